@@ -33,10 +33,10 @@ check: $(VENV)/.dev
 	$(BIN)/mypy
 
 fast: $(VENV)/.dev
-	$(BIN)/pytest -m 'not slow'
+	$(BIN)/pytest -n auto -m 'not slow'
 
 test: check
-	$(BIN)/pytest
+	$(BIN)/pytest -n auto
 
 clean:
 	rm -rf $(VENV) .mypy_cache .pytest_cache .ruff_cache

@@ -1,0 +1,123 @@
+"""Backbones by name: the embedded micro ViT, or any timm ViT that has a class token."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from importlib import resources
+from pathlib import Path
+from typing import Any
+
+import timm
+import torch
+from timm.models.vision_transformer import VisionTransformer
+
+from sodap.backbones.vit import FrozenViT
+from sodap.backbones.weights import load_weights
+from sodap.errors import SodapError
+
+MICRO = "micro"
+
+SHORT_NAMES: Mapping[str, str] = {
+    "deit_tiny": "deit_tiny_patch16_224",
+    "deit_small": "deit_small_patch16_224",
+    "deit_base": "deit_base_patch16_224",
+    # The bare timm name has meant different weights over the years: the tag is part of the name.
+    "vit_base": "vit_base_patch16_224.augreg_in21k_ft_in1k",
+    "dinov2_small": "vit_small_patch14_dinov2.lvd142m",
+    "dinov2_base": "vit_base_patch14_dinov2.lvd142m",
+}
+
+
+def build_backbone(
+    name: str = MICRO,
+    weights: str = "pretrained",
+    image_size: int | None = None,
+    *,
+    seed: int = 0,
+) -> FrozenViT:
+    """A frozen backbone.
+
+    `weights`: `pretrained` (the embedded file for `micro`, timm's own otherwise), `random` (drawn
+    from `seed`), or the path of a safetensors/pth file. `image_size` defaults to the size that the
+    architecture was made for, at most 224.
+    """
+    if name == MICRO:
+        return _micro(weights, image_size, seed)
+    architecture = _architecture(name)
+    size = image_size if image_size is not None else native_size(name)
+    vit = _create(architecture, size, seed, pretrained=weights == "pretrained")
+    if weights not in ("pretrained", "random"):
+        load_weights(vit, Path(weights), architecture)
+    numbers: dict[str, Any] = vars(vit)["pretrained_cfg"]
+    return FrozenViT(vit, name=name, mean=tuple(numbers["mean"]), std=tuple(numbers["std"]))
+
+
+def native_size(name: str) -> int:
+    """The image side that a backbone takes unless told otherwise."""
+    if name == MICRO:
+        return int(_card()["architecture"]["img_size"])
+    config = timm.get_pretrained_cfg(_architecture(name))
+    return min(config.input_size[-1], 224) if config is not None else 224
+
+
+def _architecture(name: str) -> str:
+    architecture = SHORT_NAMES.get(name, name)
+    if not timm.is_model(architecture):
+        raise SodapError(
+            f"no backbone is called '{name}'; give 'micro', one of "
+            f"{', '.join(SHORT_NAMES)}, or the name of a timm ViT"
+        )
+    return architecture
+
+
+def _card() -> dict[str, Any]:
+    """What the embedded network is; its file says how it was made as well."""
+    text = resources.files("sodap.backbones").joinpath("micro.json").read_text("utf-8")
+    card: dict[str, Any] = json.loads(text)
+    return card
+
+
+def _micro(weights: str, image_size: int | None, seed: int) -> FrozenViT:
+    card = _card()
+    architecture: dict[str, Any] = card["architecture"]
+    if image_size is not None:
+        architecture |= {"img_size": image_size}
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(seed)
+        vit = VisionTransformer(**architecture)
+    if weights == "pretrained":
+        file = resources.files("sodap.backbones").joinpath("micro.safetensors")
+        with resources.as_file(file) as path:
+            load_weights(vit, path, MICRO)
+    elif weights != "random":
+        load_weights(vit, Path(weights), MICRO)
+    return FrozenViT(vit, name=MICRO, mean=tuple(card["mean"]), std=tuple(card["std"]))
+
+
+def _create(architecture: str, size: int, seed: int, *, pretrained: bool) -> VisionTransformer:
+    try:
+        with torch.random.fork_rng(devices=[]):
+            torch.manual_seed(seed)
+            vit = timm.create_model(
+                architecture, pretrained=pretrained, num_classes=0, img_size=size
+            )
+    except AssertionError as error:
+        raise SodapError(f"{architecture} cannot take {size}-pixel images: {error}") from error
+    except TypeError as error:  # not a ViT: it knows no img_size
+        raise SodapError(f"'{architecture}' is not a ViT with a class token") from error
+    except Exception as error:
+        if not pretrained:
+            raise
+        raise SodapError(
+            f"timm's weights for {architecture} could not be had ({type(error).__name__}); "
+            f"download them where there is a network and give the file with weights=FILE"
+        ) from error
+    if not isinstance(vit, VisionTransformer) or vit.cls_token is None:
+        raise SodapError(f"'{architecture}' is not a ViT with a class token")
+    if vit.patch_embed.img_size[0] % vit.patch_embed.patch_size[0]:
+        raise SodapError(
+            f"{architecture} cuts images into {vit.patch_embed.patch_size[0]}-pixel patches, "
+            f"which do not fill {size} pixels"
+        )
+    return vit

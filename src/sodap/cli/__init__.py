@@ -1,0 +1,5 @@
+"""The command `sodap`."""
+
+from sodap.cli.main import main
+
+__all__ = ["main"]

@@ -1,0 +1,90 @@
+"""Progress bars with throughput and time left; a line a stage where there is no terminal."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping
+from types import TracebackType
+from typing import Any, Self
+
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+
+from sodap.experiments import Observer
+from sodap.streams import Stage, Stream
+
+
+class ProgressBars(Observer):
+    """One bar for the stream, one for the epoch under way."""
+
+    def __init__(self, console: Console, title: str = "") -> None:
+        self.console = console
+        self.title = title
+        self.progress = Progress(
+            TextColumn("{task.description}"),
+            BarColumn(bar_width=24),
+            MofNCompleteColumn(),
+            TextColumn("{task.fields[note]}", style="dim"),
+            TimeRemainingColumn(),
+            console=console,
+            transient=True,
+            disable=not console.is_terminal,
+        )
+        self.stream = self.progress.add_task(title or "stream", total=None, note="")
+        self.epoch = self.progress.add_task("", total=None, note="", visible=False)
+        self.began = 0.0
+
+    def __enter__(self) -> Self:
+        self.progress.start()
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self.progress.stop()
+
+    def started(self, stream: Stream, stages_done: int) -> None:
+        self.progress.update(
+            self.stream,
+            description=self.title or stream.name,
+            total=len(stream),
+            completed=stages_done,
+            note="domains learned",
+        )
+        if stages_done:
+            self.console.print(f"{stages_done} of {len(stream)} domains were learned already")
+
+    def batch_done(self, stage: Stage, epoch: int, step: int, steps: int) -> None:
+        now = time.perf_counter()
+        if step == 1:
+            self.began = now
+            self.progress.update(
+                self.epoch,
+                description=f"  {stage.number} {stage.domain.name}, epoch {epoch}",
+                total=steps,
+                visible=True,
+            )
+        images = min(step / steps, 1) * len(stage.domain.train)
+        speed = images / (now - self.began) if step > 1 else 0.0
+        note = f"{speed:.0f} images/s" if speed else ""
+        self.progress.update(self.epoch, completed=step, note=note)
+
+    def epoch_done(self, stage: Stage, row: Mapping[str, Any]) -> None:
+        note = f"validation macro-F1 {row['val_macro_f1']:.3f}"
+        self.progress.update(self.stream, note=note)
+
+    def stage_done(self, stage: Stage, record: Mapping[str, Any]) -> None:
+        self.progress.update(self.stream, advance=1)
+        self.progress.update(self.epoch, visible=False)
+        words = [
+            f"stage {stage.number} {stage.domain.name}:",
+            f"{record['epochs']} epochs in {record['seconds']:.0f} s,",
+            f"best validation macro-F1 {record['best_val_macro_f1']:.3f}",
+        ]
+        drift = record["begun"].get("drift")
+        if drift is not None:
+            words.append(f"| drift {drift['score']:.2f}, {drift['added']} prompts added")
+        self.console.print(" ".join(words), highlight=False)

@@ -1,0 +1,43 @@
+"""What is kept of a domain's prompt usage once its images are gone."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor, nn
+
+from sodap.drift.window import UsageWindow
+
+
+class UsageReference(nn.Module):
+    """The window at the end of a stage, saved with the model for the beginning of the next.
+
+    Numbers only: entropies `[L, W-1]` and usage sets `[L, W-1, capacity]`, so that no old image is
+    needed to tell a new domain from the old one.
+    """
+
+    entropies: Tensor
+    sets: Tensor
+    filled: Tensor
+
+    def __init__(self, layers: int, capacity: int, size: int) -> None:
+        super().__init__()
+        self.register_buffer("entropies", torch.zeros(layers, size, dtype=torch.float64))
+        self.register_buffer("sets", torch.zeros(layers, size, capacity, dtype=torch.bool))
+        self.register_buffer("filled", torch.zeros((), dtype=torch.int64))
+
+    def keep(self, window: UsageWindow) -> None:
+        """Store a window over at most `capacity` prompts in place of the one before."""
+        self.entropies.copy_(torch.from_numpy(window.entropies))
+        self.sets.zero_()
+        self.sets[:, :, : window.prompts].copy_(torch.from_numpy(window.sets))
+        self.filled.fill_(window.filled)
+
+    def window(self, prompts: int) -> UsageWindow:
+        """The stored window, over the first `prompts` prompts."""
+        return UsageWindow.from_arrays(
+            {
+                "entropies": self.entropies.cpu().numpy(),
+                "sets": self.sets[:, :, :prompts].cpu().numpy(),
+                "filled": self.filled.cpu().numpy(),
+            }
+        )

@@ -1,0 +1,82 @@
+"""A confusion matrix `[C, C]`, rows = truth, columns = prediction, and what can be read off it.
+
+Where a number is not defined it is None, never NaN.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+from torch import Tensor
+
+from sodap.errors import SodapError
+
+
+def confusion_matrix(
+    labels: Tensor | ArrayLike, predictions: Tensor | ArrayLike, classes: int
+) -> NDArray[np.int64]:
+    """Count how often each true class `[N]` met each predicted class `[N]`."""
+    truth, predicted = _indices(labels, classes), _indices(predictions, classes)
+    if truth.shape != predicted.shape:
+        raise SodapError(
+            f"{len(truth)} labels cannot be compared with {len(predicted)} predictions"
+        )
+    counts = np.bincount(truth * classes + predicted, minlength=classes**2)
+    return counts.reshape(classes, classes).astype(np.int64)
+
+
+def accuracy(confusion: NDArray[np.int64]) -> float:
+    """The share of all items that lie on the diagonal."""
+    return float(np.trace(confusion) / _total(confusion))
+
+
+def recall_per_class(confusion: NDArray[np.int64]) -> list[float | None]:
+    """For each class the share of its items that were found; None where it has no item."""
+    _total(confusion)
+    return [float(row[c] / row.sum()) if row.any() else None for c, row in enumerate(confusion)]
+
+
+def macro_f1(confusion: NDArray[np.int64]) -> float:
+    """The mean F1 = 2 TP / (2 TP + FP + FN) of the classes that occur in truth or prediction."""
+    _total(confusion)
+    occurrences = confusion.sum(axis=0) + confusion.sum(axis=1)  # 2 TP + FP + FN
+    occurs = occurrences > 0
+    return float(np.mean(2 * np.diagonal(confusion)[occurs] / occurrences[occurs]))
+
+
+def quadratic_kappa(confusion: NDArray[np.int64]) -> float:
+    """Cohen's kappa for ordered classes: a disagreement costs the square of its distance.
+
+    1 is perfect, 0 is chance. If all labels and all predictions are one and the same class, chance
+    agrees perfectly too (0/0); nothing was got wrong, so that counts as 1.
+    """
+    total = _total(confusion)
+    grades = np.arange(len(confusion))
+    cost = (grades[:, None] - grades[None, :]) ** 2
+    by_chance = np.outer(confusion.sum(axis=1), confusion.sum(axis=0)) / total
+    expected = float((cost * by_chance).sum())
+    return 1.0 - float((cost * confusion).sum()) / expected if expected > 0 else 1.0
+
+
+def _indices(values: Tensor | ArrayLike, classes: int) -> NDArray[np.int64]:
+    array = values.cpu().numpy() if isinstance(values, Tensor) else np.asarray(values)
+    if array.ndim != 1 or (array.size and array.dtype.kind not in "iu"):
+        raise SodapError(
+            f"labels and predictions must be class indices [N], got {array.dtype} "
+            f"{list(array.shape)}"
+        )
+    if array.size and (array.min() < 0 or array.max() >= classes):
+        raise SodapError(
+            f"class indices must lie in 0..{classes - 1}, got {array.min()}..{array.max()}"
+        )
+    return array.astype(np.int64)
+
+
+def _total(confusion: NDArray[np.int64]) -> int:
+    """How many items were counted; there must be one, or nothing can be said."""
+    if confusion.ndim != 2 or confusion.shape[0] != confusion.shape[1]:
+        raise SodapError(f"a confusion matrix is square, got shape {list(confusion.shape)}")
+    total = int(confusion.sum())
+    if total == 0:
+        raise SodapError("the confusion matrix is empty: nothing was evaluated")
+    return total

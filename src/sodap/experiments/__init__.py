@@ -1,0 +1,15 @@
+"""Recipes, runs and their records."""
+
+from sodap.experiments.config import RunConfig, load_config, read_recipe, recipe_names
+from sodap.experiments.environment import environment
+from sodap.experiments.run import Observer, run
+
+__all__ = [
+    "Observer",
+    "RunConfig",
+    "environment",
+    "load_config",
+    "read_recipe",
+    "recipe_names",
+    "run",
+]

@@ -1,0 +1,131 @@
+"""The configuration of a run: a recipe (YAML) and what the user changed of it (key=value)."""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Iterable, Mapping
+from importlib import resources
+from pathlib import Path
+from typing import Any, Literal
+
+import yaml
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
+
+from sodap.errors import SodapError
+from sodap.learning import Training
+from sodap.methods import find_method
+
+
+class RunConfig(BaseModel):
+    """Everything that decides the outcome of a run."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    stream: str = Field("digits", description="a stream's name, or a folder DOMAIN/CLASS/image")
+    method: str = Field("residual-sodap", description="a method's name")
+    backbone: str = Field("micro", description="micro, deit_tiny, ..., or any timm ViT")
+    weights: str = Field("pretrained", description="pretrained, random, or a file")
+    image_size: int | None = Field(
+        None, ge=8, le=2048, description="pixels a side; default: what the backbone was made for"
+    )
+    seed: int = Field(0, ge=0, description="every random number of the run follows from it")
+    device: Literal["auto", "cpu", "cuda"] = Field("auto", description="where to compute")
+    precision: Literal["auto", "bf16", "fp32"] = Field(
+        "auto", description="of the frozen trunk; auto = bf16 on a GPU, fp32 elsewhere"
+    )
+    training: Training = Field(Training(), description="how a stage is trained")
+    options: dict[str, Any] = Field({}, description="options of the method")
+
+    def described(self) -> dict[str, Any]:
+        """With every option of the method written out, defaults included."""
+        options = find_method(self.method).Config.model_validate(self.options)
+        return self.model_dump(mode="json") | {"options": options.model_dump(mode="json")}
+
+
+def recipe_names() -> list[str]:
+    files = resources.files("sodap.experiments").joinpath("recipes").iterdir()
+    return sorted(file.name.removesuffix(".yaml") for file in files if file.name.endswith(".yaml"))
+
+
+def read_recipe(name: str) -> tuple[str, dict[str, Any]]:
+    """A recipe's description (the comment it opens with) and its content."""
+    if name in recipe_names():
+        source = resources.files("sodap.experiments").joinpath("recipes", f"{name}.yaml")
+        text = source.read_text("utf-8")
+    elif name.endswith((".yaml", ".yml")) and Path(name).is_file():
+        text = Path(name).read_text("utf-8")
+    else:
+        raise SodapError(
+            f"no recipe is called '{name}'; there are: {', '.join(recipe_names())}, "
+            f"or give a YAML file of your own"
+        )
+    try:
+        content = yaml.safe_load(text) or {}
+    except yaml.YAMLError as error:
+        raise SodapError(f"recipe '{name}' is not valid YAML") from error
+    if not isinstance(content, dict):
+        raise SodapError(f"recipe '{name}' must be a list of 'key: value' lines")
+    opening = [line[1:].strip() for line in text.split("\n\n")[0].splitlines() if line[:1] == "#"]
+    return " ".join(opening), content
+
+
+def load_config(recipe: str, changes: Iterable[str] = ()) -> RunConfig:
+    """The recipe with `key=value` changes. A key may belong to the run, training or the method."""
+    _, content = read_recipe(recipe)
+    pairs = [_parse(change) for change in changes]
+    method = next((v for k, v in pairs if k == "method"), content.get("method", "residual-sodap"))
+    if "method" in dict(pairs) and method != content.get("method", "residual-sodap"):
+        content.pop("options", None)  # the recipe's options belong to the recipe's method
+    homes = _homes(str(method))
+    for key, value in pairs:
+        first, *rest = key.split(".")
+        if first not in homes:
+            close = difflib.get_close_matches(first, homes, 1)
+            hint = f"; did you mean '{close[0]}'?" if close else ""
+            raise SodapError(f"'{first}' is no key of the run, its training or {method}{hint}")
+        place: dict[str, Any] = content
+        for step in [*homes[first], *([first] if rest else []), *rest[:-1]]:
+            inner = place.setdefault(step, {})
+            if not isinstance(inner, dict):
+                raise SodapError(f"'{key}' cannot be set: '{step}' has no parts")
+            place = inner
+        place[rest[-1] if rest else first] = value
+    return validate(content, f"recipe '{recipe}'")
+
+
+def validate(content: Mapping[str, Any], source: str) -> RunConfig:
+    try:
+        config = RunConfig.model_validate(content)
+        config.described()
+    except ValidationError as error:
+        first = error.errors()[0]
+        key = ".".join(map(str, first["loc"]))
+        given = first.get("input")
+        shown = f" (got {given!r})" if isinstance(given, (str, int, float, bool)) else ""
+        raise SodapError(f"{source}, '{key}': {first['msg'].lower()}{shown}") from error
+    return config
+
+
+def _parse(change: str) -> tuple[str, Any]:
+    key, equals, text = change.partition("=")
+    if not equals or not key:
+        raise SodapError(f"'{change}' is not of the form key=value")
+    try:
+        value = yaml.safe_load(text)
+    except yaml.YAMLError:
+        value = text
+    if isinstance(value, str):
+        try:  # YAML takes 1e-3 for a word
+            value = float(value)
+        except ValueError:
+            value = text
+    return key, value
+
+
+def _homes(method: str) -> dict[str, list[str]]:
+    """Where each key lives: `lr` in training, `context` in the method's options, ..."""
+    homes: dict[str, list[str]] = {
+        name: ["options"] for name in find_method(method).Config.model_fields
+    }
+    homes |= {name: ["training"] for name in Training.model_fields}
+    return homes | {name: [] for name in RunConfig.model_fields}

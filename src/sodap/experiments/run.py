@@ -1,0 +1,247 @@
+"""One run: a method learns a stream, and a folder tells everything about it.
+
+FOLDER/config.json    every setting, defaults written out
+FOLDER/record.json    the command, environment, R, metrics, pool, drift, status
+FOLDER/log.jsonl      one line an epoch
+FOLDER/checkpoint/    where to go on after an interruption; gone when the run is finished
+FOLDER/model/         what was learned
+"""
+
+from __future__ import annotations
+
+import json
+import shutil
+import time
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from sodap.backbones import native_size
+from sodap.errors import SodapError
+from sodap.evaluation import accuracy, macro_f1, quadratic_kappa, summary
+from sodap.experiments.config import RunConfig
+from sodap.experiments.environment import environment
+from sodap.learning import Learner, StageProgress
+from sodap.storage import has_state, load_state, read_json, save_state, write_bytes, write_json
+from sodap.streams import Stage, Stream, load_stream
+
+MEASURES: Mapping[str, Callable[[NDArray[np.int64]], float]] = {
+    "accuracy": accuracy,
+    "macro_f1": macro_f1,
+    "kappa": quadratic_kappa,
+}
+
+
+class Observer:
+    """What can be watched of a run while it goes on; this one looks away."""
+
+    def started(self, stream: Stream, stages_done: int) -> None: ...
+
+    def batch_done(self, stage: Stage, epoch: int, step: int, steps: int) -> None: ...
+
+    def epoch_done(self, stage: Stage, row: Mapping[str, Any]) -> None: ...
+
+    def stage_done(self, stage: Stage, record: Mapping[str, Any]) -> None: ...
+
+
+def run(
+    config: RunConfig,
+    folder: Path,
+    *,
+    resume: bool = False,
+    command: Sequence[str] = (),
+    observer: Observer | None = None,
+    stream: Stream | None = None,
+) -> dict[str, Any]:
+    """Learn the stream and return the record, which `FOLDER/record.json` holds too.
+
+    `stream` replaces the one that the configuration names. An interrupted run goes on with
+    `resume=True` and ends with the same R as if nothing had happened.
+    """
+    finished = _look(config, folder, resume=resume)
+    if finished is not None:
+        return finished
+    if stream is None:
+        size = config.image_size or native_size(config.backbone)
+        stream = load_stream(config.stream, image_size=size)
+    return _Run(config, folder, stream, command, observer or Observer()).to_the_end()
+
+
+def _look(config: RunConfig, folder: Path, *, resume: bool) -> dict[str, Any] | None:
+    """The record of this very run if it is finished; an error if the folder is not ours to take."""
+    path = folder / "config.json"
+    if path.exists():
+        if not resume:
+            raise SodapError(f"{folder} holds a run already; go on with --resume or choose --out")
+        if read_json(path) != config.described():
+            raise SodapError(f"{folder} holds a run with other settings; it cannot be resumed")
+        if (folder / "record.json").exists():
+            record = read_json(folder / "record.json")
+            if record["status"] == "finished":
+                return record
+    elif folder.exists() and any(folder.iterdir()):
+        raise SodapError(f"{folder} is not empty and holds no run; choose another --out")
+    return None
+
+
+class _Run:
+    """A run under way: the learner, what it has shown so far, and the files that say so."""
+
+    def __init__(
+        self,
+        config: RunConfig,
+        folder: Path,
+        stream: Stream,
+        command: Sequence[str],
+        observer: Observer,
+    ) -> None:
+        self.folder, self.stream, self.observer = folder, stream, observer
+        self.learner = Learner(
+            stream.classes,
+            method=config.method,
+            options=config.options,
+            backbone=config.backbone,
+            weights=config.weights,
+            image_size=config.image_size,
+            training=config.training,
+            seed=config.seed,
+            device=config.device,
+            precision=config.precision,
+        )
+        self.header = {
+            "command": list(command),
+            "config": config.described(),
+            "environment": environment(),
+            "stream": _describe(stream),
+            "backbone": self.learner.facts()["backbone"],
+        }
+        self.confusions: list[list[list[list[int]]]] = []
+        self.stages: list[dict[str, Any]] = []
+
+    def to_the_end(self) -> dict[str, Any]:
+        # Only now, with every input read and found good, is anything written.
+        write_json(self.folder / "config.json", self.header["config"])
+        progress = self._resume()
+        self.observer.started(self.stream, len(self.stages))
+        try:
+            for stage in list(self.stream.stages())[len(self.stages) :]:
+                self._learn(stage, progress)
+                progress = None
+        except KeyboardInterrupt:
+            self._write("interrupted", "stopped by the user")
+            raise
+        except Exception as error:
+            self._write("failed", f"{type(error).__name__}: {error}")
+            raise
+        self.learner.save(self.folder / "model")
+        record = self._write("finished")
+        shutil.rmtree(self.folder / "checkpoint", ignore_errors=True)
+        return record
+
+    def _learn(self, stage: Stage, resumed: StageProgress | None) -> None:
+        began = time.perf_counter()
+
+        def epoch_done(progress: StageProgress) -> None:
+            self._checkpoint(progress)
+            self._write("running", progress=progress)
+            self.observer.epoch_done(stage, progress.history[-1])
+
+        progress = self.learner.learn(
+            stage.domain,
+            resumed=resumed,
+            on_epoch=epoch_done,
+            on_batch=lambda *where: self.observer.batch_done(stage, *where),
+        )
+        seen = [self.learner.evaluate(domain).confusion for domain in self.stream.domains]
+        self.confusions.append([matrix.tolist() for matrix in seen])
+        self.stages.append(
+            {
+                "stage": stage.number,
+                "domain": stage.domain.name,
+                "epochs": progress.epoch,
+                "best_epoch": progress.best_epoch,
+                "best_val_macro_f1": progress.best_score,
+                "begun": progress.begun,
+                "ended": progress.ended,
+                "trainable_parameters": self.learner.method.trainable_count(),
+                "stored": [vars(asset) for asset in self.learner.stored()],
+                "seconds": time.perf_counter() - began,
+                "history": progress.history,
+            }
+        )
+        self._checkpoint(None)
+        self._write("running")
+        self.observer.stage_done(stage, self.stages[-1])
+
+    # ------------------------------------------------------------------ files
+
+    def _checkpoint(self, progress: StageProgress | None) -> None:
+        tensors = {f"method.{key}": value for key, value in self.learner.method.state().items()}
+        facts: dict[str, Any] = {"confusions": self.confusions, "stages": self.stages}
+        if progress is not None:
+            tensors |= {f"progress.{key}": value for key, value in progress.tensors().items()}
+            facts["progress"] = progress.facts()
+        save_state(self.folder / "checkpoint", "state", tensors, facts)
+
+    def _resume(self) -> StageProgress | None:
+        """Take up the last checkpoint, if there is one."""
+        if not has_state(self.folder / "checkpoint", "state"):
+            return None
+        tensors, facts = load_state(self.folder / "checkpoint", "state")
+        parts: dict[str, dict[str, Any]] = {"method": {}, "progress": {}}
+        for key, value in tensors.items():
+            part, name = key.split(".", 1)
+            parts[part][name] = value.to(self.learner.fabric.device)
+        self.confusions, self.stages = facts["confusions"], facts["stages"]
+        under_way = facts.get("progress")
+        stage = len(self.stages) + (under_way is not None)
+        self.learner.restore(parts["method"], stage, len(self.stages))
+        return StageProgress.restore(under_way, parts["progress"]) if under_way else None
+
+    def _write(
+        self, status: str, note: str | None = None, progress: StageProgress | None = None
+    ) -> dict[str, Any]:
+        """The record and the log as of now."""
+        rows = [row for stage in self.stages for row in stage["history"]]
+        rows += progress.history if progress is not None else []
+        write_bytes(self.folder / "log.jsonl", "".join(json.dumps(r) + "\n" for r in rows).encode())
+        record = {
+            **self.header,
+            "status": status,
+            "note": note,
+            "R": {name: self._matrix(measure) for name, measure in MEASURES.items()},
+            "metrics": {
+                name: summary(self._matrix(measure)) if self.confusions else None
+                for name, measure in MEASURES.items()
+            },
+            "confusions": self.confusions,
+            "stages": [
+                {key: value for key, value in stage.items() if key != "history"}
+                for stage in self.stages
+            ],
+        }
+        write_json(self.folder / "record.json", record)
+        return record
+
+    def _matrix(self, measure: Callable[[NDArray[np.int64]], float]) -> list[list[float]]:
+        return [[measure(np.array(matrix)) for matrix in row] for row in self.confusions]
+
+
+def _describe(stream: Stream) -> dict[str, Any]:
+    return {
+        "name": stream.name,
+        "classes": list(stream.classes),
+        "domains": [
+            {
+                "name": domain.name,
+                "counts": {
+                    kind: split.labels.bincount(minlength=len(stream.classes)).tolist()
+                    for kind, split in domain.splits()
+                },
+            }
+            for domain in stream.domains
+        ],
+    }

@@ -1,0 +1,235 @@
+"""A classifier that keeps learning, as an object to hold in one's hand."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal
+
+import numpy as np
+import torch
+from lightning.fabric import Fabric
+from numpy.typing import NDArray
+from pydantic import ValidationError
+from torch import Tensor
+
+from sodap.backbones import build_backbone
+from sodap.errors import SodapError
+from sodap.evaluation import accuracy, macro_f1, quadratic_kappa, recall_per_class
+from sodap.learning.loop import EVALUATION_BATCH, OnBatch, OnEpoch, end_stage, evaluate, learn_stage
+from sodap.learning.progress import StageProgress
+from sodap.learning.training import Training
+from sodap.methods import Asset, build_method
+from sodap.randomness import Randomness
+from sodap.storage import load_state, save_state
+from sodap.streams import Domain, Split, Stage, read_images
+from sodap.version import __version__
+
+
+@dataclass(frozen=True)
+class Prediction:
+    """What the model says of N images."""
+
+    labels: list[str]
+    probabilities: Tensor
+    """`[N, C]`, rows sum to 1, columns in the order of the learner's classes."""
+
+
+@dataclass(frozen=True)
+class Scores:
+    """How well one split is classified; all of it follows from the confusion matrix."""
+
+    confusion: NDArray[np.int64]
+    """`[C, C]`, rows = truth."""
+
+    @property
+    def accuracy(self) -> float:
+        return accuracy(self.confusion)
+
+    @property
+    def macro_f1(self) -> float:
+        return macro_f1(self.confusion)
+
+    @property
+    def kappa(self) -> float:
+        return quadratic_kappa(self.confusion)
+
+    @property
+    def recall(self) -> list[float | None]:
+        return recall_per_class(self.confusion)
+
+
+class Learner:
+    """Learn domains one after the other; predict at any time; keep no image.
+
+    >>> learner = Learner(["benign", "malignant"], backbone="deit_tiny", weights="deit.safetensors")
+    >>> learner.learn(first_clinic)
+    >>> learner.learn(second_clinic)
+    >>> learner.predict(["lesion.jpg"]).labels
+    """
+
+    def __init__(
+        self,
+        classes: Sequence[str],
+        *,
+        method: str = "residual-sodap",
+        options: Mapping[str, Any] | None = None,
+        backbone: str = "micro",
+        weights: str = "pretrained",
+        image_size: int | None = None,
+        training: Training | None = None,
+        seed: int = 0,
+        device: str = "auto",
+        precision: str = "auto",
+    ) -> None:
+        if len(classes) < 2 or len(set(classes)) != len(classes):
+            raise SodapError("a learner needs two or more classes with distinct names")
+        self.classes = tuple(classes)
+        self.method_name = method
+        self.weights = weights
+        self.training = training or Training()
+        self.fabric = _fabric(device, precision)
+        self.randomness = Randomness(seed)
+        frozen = build_backbone(backbone, weights, image_size, seed=self.randomness.number("vit"))
+        self.method = build_method(
+            method, options or {}, frozen, len(self.classes), self.randomness
+        ).to(self.fabric.device)
+        self.stages_learned = 0
+
+    def learn(
+        self,
+        domain: Domain,
+        *,
+        resumed: StageProgress | None = None,
+        on_epoch: OnEpoch | None = None,
+        on_batch: OnBatch | None = None,
+    ) -> StageProgress:
+        """One stage: train on the domain, stop early, keep the best, remember what is needed."""
+        domain.check(self.classes)
+        stage = Stage(self.stages_learned + 1, domain)
+        progress = learn_stage(
+            self.method,
+            stage,
+            self.training,
+            self.fabric,
+            resumed=resumed,
+            on_epoch=on_epoch,
+            on_batch=on_batch,
+        )
+        progress.ended = end_stage(self.method, stage, self.training, self.fabric)
+        self.stages_learned = stage.number
+        return progress
+
+    def evaluate(self, data: Domain | Split) -> Scores:
+        """Scores on a split, or on the test split of a domain."""
+        split = data.test if isinstance(data, Domain) else data
+        return Scores(evaluate(self.method, split, self.fabric))
+
+    @torch.inference_mode()
+    def predict(self, images: Tensor | Sequence[str | Path]) -> Prediction:
+        """Classify uint8 images `[N, 3, H, W]` or image files; each on its own, no domain asked."""
+        self.method.eval()
+        rows = [torch.empty(0, len(self.classes))]
+        for start in range(0, len(images), EVALUATION_BATCH):
+            some = images[start : start + EVALUATION_BATCH]
+            batch = some if isinstance(some, Tensor) else self._read(some)
+            if batch.dtype != torch.uint8 or batch.ndim != 4 or batch.shape[1] != 3:
+                raise SodapError(
+                    f"images must be uint8 [N, 3, height, width], "
+                    f"got {batch.dtype} {list(batch.shape)}"
+                )
+            with self.fabric.autocast():
+                ready = self.method.backbone.prepare(batch.to(self.fabric.device))
+                rows.append(self.method(ready).softmax(-1).float().cpu())
+        probabilities = torch.cat(rows)
+        return Prediction([self.classes[i] for i in probabilities.argmax(-1)], probabilities)
+
+    def _read(self, files: Sequence[str | Path]) -> Tensor:
+        return read_images([Path(file) for file in files], self.method.backbone.image_size)
+
+    def stored(self) -> list[Asset]:
+        """Everything the model keeps about images it has seen."""
+        return self.method.stored()
+
+    def save(self, folder: str | Path) -> None:
+        """Write what was learned (not the backbone: its name and fingerprint) to a folder."""
+        save_state(Path(folder), "model", self.method.state(), self.facts())
+
+    def restore(self, tensors: Mapping[str, Tensor], stage: int, stages_learned: int) -> None:
+        """Put back the state of a method that had begun `stage`."""
+        try:
+            self.method.restore(tensors, stage)
+        except (KeyError, RuntimeError) as error:
+            raise SodapError(f"the saved state does not fit {self.method_name}: {error}") from error
+        self.stages_learned = stages_learned
+
+    def facts(self) -> dict[str, Any]:
+        """What is needed, besides the tensors, to build this learner again."""
+        backbone = self.method.backbone
+        return {
+            "sodap": __version__,
+            "classes": list(self.classes),
+            "method": self.method_name,
+            "options": self.method.config.model_dump(mode="json"),
+            "backbone": {
+                "name": backbone.name,
+                "weights": self.weights,
+                "image_size": backbone.image_size,
+                "sha256": backbone.digest(),
+            },
+            "training": self.training.model_dump(mode="json"),
+            "seed": self.randomness.seed,
+            "stages_learned": self.stages_learned,
+        }
+
+
+def load(
+    folder: str | Path,
+    *,
+    weights: str | None = None,
+    device: str = "auto",
+    precision: str = "auto",
+) -> Learner:
+    """The learner that `save` wrote; `weights` says where the backbone's file is now."""
+    tensors, facts = load_state(Path(folder), "model")
+    backbone = facts["backbone"]
+    try:
+        training = Training.model_validate(facts["training"])
+    except ValidationError as error:
+        raise SodapError(f"{folder} was saved by a version of sodap that does not fit") from error
+    learner = Learner(
+        facts["classes"],
+        method=facts["method"],
+        options=facts["options"],
+        backbone=backbone["name"],
+        weights=weights or backbone["weights"],
+        image_size=backbone["image_size"],
+        training=training,
+        seed=facts["seed"],
+        device=device,
+        precision=precision,
+    )
+    if learner.method.backbone.digest() != backbone["sha256"]:
+        raise SodapError(
+            f"{folder} was learned on other weights of {backbone['name']} than "
+            f"'{weights or backbone['weights']}'; give the same file with weights=FILE"
+        )
+    learner.restore(tensors, facts["stages_learned"], facts["stages_learned"])
+    return learner
+
+
+def _fabric(device: str, precision: str) -> Fabric:
+    """Where to compute, and in how many bits: bf16 for the trunk where there is a GPU."""
+    if device == "auto":
+        device = "cuda" if torch.cuda.is_available() else "cpu"
+    if device == "cuda" and not torch.cuda.is_available():
+        raise SodapError("device=cuda was asked for, but PyTorch sees no GPU here")
+    if device not in ("cpu", "cuda"):
+        raise SodapError(f"no device is called '{device}'; give auto, cpu or cuda")
+    if precision == "auto":
+        precision = "bf16" if device == "cuda" else "fp32"
+    if precision not in ("bf16", "fp32"):
+        raise SodapError(f"no precision is called '{precision}'; give auto, bf16 or fp32")
+    bits: Literal["bf16-mixed", "32-true"] = "bf16-mixed" if precision == "bf16" else "32-true"
+    return Fabric(accelerator=device, devices=1, precision=bits)

@@ -1,0 +1,145 @@
+"""The loop in plain sight: one stage of learning, from the first look at a domain to the last.
+
+begin -> [epoch: steps -> validate -> keep the best -> checkpoint] -> restore the best -> end
+"""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import torch
+from lightning.fabric import Fabric
+from numpy.typing import NDArray
+from torch import Tensor
+from torch.optim import AdamW
+
+from sodap.evaluation import accuracy, confusion_matrix, macro_f1
+from sodap.learning.progress import StageProgress, snapshot
+from sodap.learning.training import Training
+from sodap.methods import Method
+from sodap.streams import Batches, Split, Stage
+
+EVALUATION_BATCH = 256
+
+OnEpoch = Callable[[StageProgress], None]
+OnBatch = Callable[[int, int, int], None]
+"""`(epoch, steps done, steps of the epoch)`"""
+
+
+def learn_stage(
+    method: Method,
+    stage: Stage,
+    training: Training,
+    fabric: Fabric,
+    *,
+    resumed: StageProgress | None = None,
+    on_epoch: OnEpoch | None = None,
+    on_batch: OnBatch | None = None,
+) -> StageProgress:
+    """Teach `method` one domain. With `resumed`, go on after the epoch that it describes."""
+    train, randomness = stage.domain.train, method.randomness
+    prepare, device = method.backbone.prepare, fabric.device
+
+    progress = resumed or StageProgress(stage.number)
+    if resumed is None:
+        with fabric.autocast():
+            order = randomness.generator("drift order", stage.number)
+            look = Batches(train, training.batch_size, device, prepare, order)
+            progress.begun = dict(method.eval().begin_stage(stage.number, look))
+
+    optimizer = AdamW(method.parameter_groups(training.lr, training.weight_decay))
+    starts = [group["lr"] for group in optimizer.param_groups]
+    if progress.optimizer:
+        optimizer.load_state_dict(progress.optimizer)
+
+    while not progress.finished:
+        epoch = progress.epoch + 1
+        where = (stage.number, epoch)
+        decay = 0.5 * (1 + math.cos(math.pi * progress.epoch / training.epochs))
+        for group, start in zip(optimizer.param_groups, starts, strict=True):
+            group["lr"] = start * decay
+
+        views = randomness.generator("augment", *where, device=device)
+        replay = randomness.generator("replay", *where, device=device)
+        batches = Batches(
+            train,
+            training.batch_size,
+            device,
+            lambda images, views=views: prepare(training.augmentation(images, views)),  # type: ignore[misc]
+            randomness.generator("order", *where),
+        )
+        began = time.perf_counter()
+        method.train()
+        sums: dict[str, Tensor] = {}
+        for step, (images, labels) in enumerate(batches, start=1):
+            with fabric.autocast():
+                losses = method.losses(images, labels, replay)
+                total = method.total(losses)
+            optimizer.zero_grad(set_to_none=True)
+            fabric.backward(total)
+            optimizer.step()
+            method.after_step()
+            for name, loss in losses.items():  # summed on the device: no wait for the host
+                sums[name] = sums.get(name, 0) + loss.detach() * len(labels)
+            if on_batch is not None:
+                on_batch(epoch, step, len(batches))
+
+        means = {name: float(total) / len(train) for name, total in sums.items()}
+        seconds = time.perf_counter() - began
+        if not all(map(math.isfinite, means.values())):
+            raise FloatingPointError(f"a loss is not finite in stage {stage.number}: {means}")
+
+        matrix = evaluate(method, stage.domain.val, fabric)
+        score = macro_f1(matrix)
+        progress.epoch = epoch
+        if score > progress.best_score:
+            progress.best_score, progress.best_epoch = score, epoch
+            progress.best = snapshot(method.state())
+        progress.finished = (
+            epoch >= training.epochs or epoch - progress.best_epoch >= training.patience
+        )
+        progress.history.append(
+            {
+                "stage": stage.number,
+                "domain": stage.domain.name,
+                "epoch": epoch,
+                "lr": training.lr * decay,
+                "losses": means,
+                "weights": method.weights(),
+                "val_macro_f1": score,
+                "val_accuracy": accuracy(matrix),
+                "images_per_second": len(train) / seconds,
+                "seconds": time.perf_counter() - began,
+            }
+        )
+        progress.optimizer = optimizer.state_dict()
+        if on_epoch is not None:
+            on_epoch(progress)
+
+    method.restore(progress.best, stage.number)
+    return progress
+
+
+def end_stage(method: Method, stage: Stage, training: Training, fabric: Fabric) -> dict[str, Any]:
+    """Let the method keep what it needs of a domain that it will not see again."""
+    order = method.randomness.generator("reference order", stage.number)
+    look = Batches(
+        stage.domain.train, training.batch_size, fabric.device, method.backbone.prepare, order
+    )
+    with fabric.autocast():
+        return dict(method.eval().end_stage(stage.number, look))
+
+
+@torch.inference_mode()
+def evaluate(method: Method, split: Split, fabric: Fabric) -> NDArray[np.int64]:
+    """Confusion matrix `[C, C]` of a split, rows = truth."""
+    method.eval()
+    found = []
+    for images, _ in Batches(split, EVALUATION_BATCH, fabric.device, method.backbone.prepare):
+        with fabric.autocast():
+            found.append(method(images).argmax(-1))
+    return confusion_matrix(split.labels, torch.cat(found).cpu(), method.classes)

@@ -1,0 +1,308 @@
+"""Residual SODAP, the paper on one screen, put together from its rooms.
+
+3.1  prompting    sparse routing over frozen and active prompts, injected into CLS
+3.2  preserving   a teacher head and class statistics stand in for the old images
+3.3  drift        how much prompt usage changed decides how much the pool grows
+3.4  balancing    the five losses weigh themselves
+"""
+
+from __future__ import annotations
+
+import copy
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from sodap.backbones import FrozenViT
+from sodap.balancing import UncertaintyWeighting
+from sodap.drift import (
+    DriftDetector,
+    DriftReport,
+    UsageReference,
+    UsageWindow,
+    expansion,
+    null_band,
+    should_expand,
+)
+from sodap.methods.base import (
+    Asset,
+    Batches,
+    Facts,
+    LinearHead,
+    Method,
+    MethodConfig,
+    tensor_bytes,
+)
+from sodap.methods.registry import register_method
+from sodap.methods.residual_sodap_config import ResidualSodapConfig
+from sodap.preserving import ClassStatistics, FeatureMemory, distillation_loss
+from sodap.prompting import Prompter, PromptPass, Routing
+from sodap.randomness import Randomness
+
+
+@register_method
+class ResidualSodap(Method):
+    """Frozen ViT, sparse residual prompts, statistics instead of images."""
+
+    name = "residual-sodap"
+    family = "prompt"
+    Config = ResidualSodapConfig
+
+    config: ResidualSodapConfig
+
+    def __init__(
+        self, backbone: FrozenViT, classes: int, randomness: Randomness, config: MethodConfig
+    ) -> None:
+        super().__init__(backbone, classes, randomness, config)
+        c = self.config
+        self.prompter = Prompter(
+            width=backbone.width,
+            depth=backbone.depth,
+            heads=backbone.heads,
+            prefix_tokens=backbone.prefix_tokens,
+            pool_size=c.pool_size,
+            capacity=c.capacity,
+            bottleneck=c.bottleneck,
+            memory_slots=c.memory_slots,
+            memory_momentum=c.memory_momentum,
+            memory_learnable=c.memory_write == "learned",
+            query_enhancer=c.query_enhancer,
+            context=c.context,
+            alpha=c.alpha,
+            temperature=c.temperature,
+            residual=c.residual,
+            selection=c.selection if c.sodap else "softmax",
+            combination=c.combination if c.sodap else "joint",
+            merge=c.merge,
+            per_layer=c.per_layer,
+            generator=randomness.generator("init prompts"),
+        )
+        self.head = LinearHead(backbone.width, classes, randomness.generator("init head"))
+        self.teacher = copy.deepcopy(self.head).requires_grad_(False)
+        self.memory = FeatureMemory(classes, backbone.width, keep=c.stats)
+        self.balance = UncertaintyWeighting(self.loss_names)
+        self.reference = UsageReference(len(self._layers()), c.capacity, c.drift.window - 1)
+        self._last_pass: PromptPass | None = None
+
+    @property
+    def loss_names(self) -> list[str]:
+        """The losses of a later stage; stage 1 has only the first two."""
+        c = self.config
+        chosen = {
+            "ce": True,
+            "div": c.l_div,
+            "norm": c.l_norm and c.pudd,
+            "real": c.distill,
+            "pseudo": c.distill and c.pseudo,
+        }
+        return [name for name, wanted in chosen.items() if wanted]
+
+    # ------------------------------------------------------------------ one batch
+
+    def features(self, images: Tensor) -> tuple[Tensor, PromptPass]:
+        """CLS features `[B, D]` of the prompted backbone, and how each layer was routed."""
+        prompts = self.prompter.start()
+        return self.backbone(images, prompts, norm=self.config.feature_norm).float(), prompts
+
+    def forward(self, images: Tensor) -> Tensor:
+        logits: Tensor = self.head(self.features(images)[0])
+        return logits
+
+    def losses(
+        self, images: Tensor, labels: Tensor, generator: torch.Generator
+    ) -> dict[str, Tensor]:
+        c, names = self.config, self.loss_names
+        features, prompts = self.features(images)
+        self._last_pass = prompts
+        logits = self.head(features)
+
+        losses = {"ce": F.cross_entropy(logits, labels)}
+        if "div" in names:
+            losses["div"] = self.prompter.diversity(prompts)
+        if self.stage == 1:
+            return losses
+        if "norm" in names:
+            losses["norm"] = self.prompter.norm()
+        if "real" in names:
+            losses["real"] = distillation_loss(
+                logits, self.teacher(features), c.distill_temperature
+            )
+        if "pseudo" in names:
+            imagined, _ = self.memory.sample(c.pseudo_samples or len(labels), generator)
+            losses["pseudo"] = distillation_loss(
+                self.head(imagined), self.teacher(imagined), c.distill_temperature
+            )
+        return losses
+
+    def total(self, losses: dict[str, Tensor]) -> Tensor:  # type: ignore[override]
+        if self.stage == 1 or not self.config.uw:
+            return super().total(losses)
+        total: Tensor = self.balance(losses)
+        return total
+
+    def after_step(self) -> None:
+        if self.config.memory_write == "always" or (
+            self.config.memory_write == "stage1" and self.stage == 1
+        ):
+            assert self._last_pass is not None
+            self.prompter.remember(self._last_pass)
+        self._last_pass = None
+        self.balance.project()
+
+    # ------------------------------------------------------------------ stages
+
+    def begin_stage(self, number: int, batches: Batches) -> Facts:
+        self.stage = number
+        self.balance.reset()
+        facts: dict[str, Any] = {}
+        if number > 1 and self.config.pudd:
+            facts["drift"] = self._meet(number, batches)
+        self._choose_what_trains()
+        return facts | {"pool": self.pool()}
+
+    def _meet(self, number: int, batches: Batches) -> dict[str, Any]:
+        """Measure how differently the new domain uses the prompts, and grow by it."""
+        c, pool = self.config, self.prompter.pool
+        window = self.reference.window(self._in_use) if c.drift_prefill else self._empty_window()
+        band = null_band(window, c.drift)
+        report = self._observe(batches, window)
+        added = 0
+        if should_expand(report.mean, c.drift):
+            wanted = expansion(pool.active_count, report.mean, c.drift)
+            device = self.head.weight.device
+            added = self.prompter.expand(
+                wanted, self.randomness.generator("new prompts", number, device=device)
+            )
+        return {
+            "score": report.mean,
+            "scores": report.scores.tolist(),
+            "entropy": report.entropy.tolist(),
+            "overlap": report.overlap.tolist(),
+            "null_band": None if band is None else band._asdict(),
+            "added": added,
+        }
+
+    def _choose_what_trains(self) -> None:
+        """Gradient steps from now on; frozen prompts are buffers and need no guard."""
+        thawed = self.stage == 1 or self.config.shared_after_stage1 != "frozen"
+        for parameter in self.prompter.shared_parameters():
+            parameter.requires_grad_(thawed)
+
+    def end_stage(self, number: int, batches: Batches) -> Facts:
+        """Keep three things of this domain: class statistics, the head, and prompt usage."""
+        statistics = ClassStatistics(self.classes, self.backbone.width).to(self.head.weight.device)
+        window = self._empty_window()
+        report = self._observe(batches, window, statistics)
+        self.memory.absorb(statistics)
+        self.teacher.load_state_dict(self.head.state_dict())
+        self.reference.keep(window)
+        return {"pool": self.pool(), "entropy_per_layer": report.entropy.mean(0).tolist()}
+
+    def _empty_window(self) -> UsageWindow:
+        return UsageWindow(len(self._layers()), self._in_use, self.config.drift.window - 1)
+
+    # ------------------------------------------------------------------ usage of the pool
+
+    def _layers(self) -> range:
+        """Layers whose routing can tell one image from another."""
+        constant_first = self.config.context == "cls" or not self.config.query_enhancer
+        return range(int(self.config.drift_skip_first and constant_first), self.backbone.depth)
+
+    @property
+    def _in_use(self) -> int:
+        return self.prompter.pool.frozen_count + self.prompter.pool.active_count
+
+    @torch.no_grad()
+    def _observe(
+        self, batches: Batches, window: UsageWindow, statistics: ClassStatistics | None = None
+    ) -> DriftReport:
+        """Score the prompt usage of all images, group by group, against `window`, and add it.
+
+        From stage 2 on an image has two distributions, one over F and one over A: its usage is
+        their mean, and a prompt counts as used if its own distribution gives it enough weight.
+        """
+        drift, pool, in_use = self.config.drift, self.prompter.pool, self._in_use
+        counts = (pool.frozen_count, pool.active_count) if drift.relative_threshold else (1, 1)
+        least_frozen, least_active = (drift.usage_threshold / max(n, 1) for n in counts)
+        usage: list[Tensor] = []
+        used: list[Tensor] = []
+        for images, labels in batches:
+            features, prompts = self.features(images)
+            if statistics is not None:
+                statistics.update(features, labels)
+            routings = [prompts.routings[layer] for layer in self._layers()]
+            size = self.config.drift_batch or len(labels)
+            if len(labels) < size and not usage:
+                size = len(labels)  # a domain of fewer images than a group
+            for rows in _groups(len(labels), size):
+                frozen = torch.stack([r.frozen[rows, :in_use].mean(0) for r in routings])
+                active = torch.stack([r.active[rows, :in_use].mean(0) for r in routings])
+                usage.append(torch.stack([r.joined[rows, :in_use].mean(0) for r in routings]))
+                used.append((frozen > least_frozen) | (active > least_active))
+        detector = DriftDetector(len(self._layers()), in_use, drift, window)
+        return detector.scan(
+            torch.stack(usage).double().cpu().numpy(), torch.stack(used).cpu().numpy()
+        )
+
+    # ------------------------------------------------------------------ what others ask
+
+    def parameter_groups(self, lr: float, weight_decay: float) -> list[dict[str, Any]]:
+        """Decay on the head's and the adapters' matrices; never on prompts or loss weights."""
+        slow = self.stage > 1 and self.config.shared_after_stage1 == "low_lr"
+        shared = [p for p in self.prompter.shared_parameters() if p.requires_grad]
+        shared_lr = lr * self.config.shared_lr if slow else lr
+        free = [*self.prompter.pool.parameters(), self.head.bias, *self.balance.parameters()]
+        groups = [
+            {"params": [self.head.weight], "lr": lr, "weight_decay": weight_decay},
+            {"params": free, "lr": lr, "weight_decay": 0.0},
+        ]
+        for matrices in (True, False):
+            members = [p for p in shared if (p.ndim >= 2) == matrices]
+            if members:
+                decay = weight_decay if matrices else 0.0
+                groups.append({"params": members, "lr": shared_lr, "weight_decay": decay})
+        return groups
+
+    def pool(self) -> dict[str, int]:
+        pool = self.prompter.pool
+        return {
+            "frozen": pool.frozen_count,
+            "active": pool.active_count,
+            "unused": pool.unused_count,
+        }
+
+    def weights(self) -> dict[str, float]:
+        if self.stage == 1 or not self.config.uw:
+            return {}
+        return {name: float(weight) for name, weight in self.balance.weights().items()}
+
+    @torch.no_grad()
+    def routing(self, images: Tensor) -> list[Routing]:
+        return list(self.features(images)[1].routings)
+
+    def restore(self, state: Any, stage: int) -> None:
+        kept = {key.split(".")[2] for key in state if key.startswith("memory.stages.")}
+        self.memory.prepare(len(kept))
+        self.memory.to(self.head.weight.device)
+        super().restore(state, stage)
+        self._choose_what_trains()
+
+    def stored(self) -> list[Asset]:
+        return [
+            Asset("class means and variances", "statistics", self.memory.stored_bytes),
+            Asset("classifier of the stage before", "teacher", tensor_bytes(self.teacher)),
+            Asset("prompt usage of the last domain", "usage", tensor_bytes(self.reference)),
+        ]
+
+    def trainable_count(self) -> int:
+        """Of the pool only its active rows train, of the losses' weights none in stage 1."""
+        weighed = len(self.loss_names) if self.stage > 1 and self.config.uw else 0
+        head = self.head.weight.numel() + self.head.bias.numel()
+        return head + self.prompter.trainable_count() + weighed
+
+
+def _groups(count: int, size: int) -> list[slice]:
+    """Full groups of `size` rows; a rest would be noisier than the others and is left out."""
+    return [slice(start, start + size) for start in range(0, count - size + 1, size)]

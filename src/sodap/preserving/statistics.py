@@ -1,0 +1,85 @@
+"""Class-wise mean and variance of features in one pass (eqs. welford_update1 and 2)."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Self
+
+import torch
+from torch import Tensor, nn
+
+from sodap.errors import SodapError
+
+
+class ClassStatistics(nn.Module):
+    """Per class: the number of features seen, their mean and their sum of squared deviations.
+
+    Welford's update takes one feature at a time; Chan's formula takes a whole batch of them, or
+    the statistics of another stage, with the same result. All is kept in float64, so that the
+    order in which features arrive leaves no trace.
+    """
+
+    count: Tensor  # n [C]
+    mean: Tensor  # mu [C, D]
+    squares: Tensor  # Q [C, D]
+
+    def __init__(self, classes: int, width: int) -> None:
+        super().__init__()
+        self.register_buffer("count", torch.zeros(classes, dtype=torch.float64))
+        self.register_buffer("mean", torch.zeros(classes, width, dtype=torch.float64))
+        self.register_buffer("squares", torch.zeros(classes, width, dtype=torch.float64))
+
+    @torch.no_grad()
+    def update(self, features: Tensor, labels: Tensor) -> None:
+        """Take in features `[B, D]` of classes `labels` `[B]`."""
+        classes, width = self.mean.shape
+        if features.ndim != 2 or features.shape[1] != width or labels.shape != features.shape[:1]:
+            raise SodapError(
+                f"statistics of width {width} need features [B, {width}] and labels [B], "
+                f"got {list(features.shape)} and {list(labels.shape)}"
+            )
+        features = features.double()
+        # A product with the membership matrix, unlike a scatter, adds in the same order every time.
+        member = (labels == torch.arange(classes, device=labels.device)[:, None]).double()  # [C, B]
+        count = member.sum(dim=1)
+        mean = member @ features / count.clamp(min=1)[:, None]
+        squares = member @ (features - mean[labels]).square()
+        self._merge(count, mean, squares)
+
+    @torch.no_grad()
+    def merge(self, other: ClassStatistics) -> None:
+        """Take in all that `other` has seen; the result is that of one pass over both."""
+        if other.mean.shape != self.mean.shape:
+            raise SodapError(
+                f"statistics of shape {list(other.mean.shape)} cannot be merged "
+                f"into statistics of shape {list(self.mean.shape)}"
+            )
+        self._merge(other.count, other.mean, other.squares)
+
+    def _merge(self, count: Tensor, mean: Tensor, squares: Tensor) -> None:
+        """Chan's formula: count `[C]`, mean and squares `[C, D]` of features not yet seen."""
+        total = self.count + count
+        share = (count / total.clamp(min=1))[:, None]
+        delta = mean - self.mean
+        self.squares += squares + delta.square() * self.count[:, None] * share
+        self.mean += delta * share
+        self.count.copy_(total)
+
+    @property
+    def variance(self) -> Tensor:
+        """The unbiased variance `[C, D]`; 0 where fewer than two features were seen."""
+        return self.squares / (self.count - 1).clamp(min=1)[:, None]  # Q is 0 for n < 2
+
+    @property
+    def observed(self) -> Tensor:
+        """Which classes were seen at all, `[C]`."""
+        return self.count > 0
+
+    def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> Self:
+        # `model.half()` and the like reach every buffer: follow to the device, keep the precision.
+        def exact(tensor: Tensor) -> Tensor:
+            moved = fn(tensor)
+            return moved if moved.dtype == tensor.dtype else tensor.to(moved.device)
+
+        super()._apply(exact, recurse)  # type: ignore[no-untyped-call]
+        return self

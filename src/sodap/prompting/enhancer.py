@@ -1,0 +1,25 @@
+"""The query enhancer: the CLS token of a layer, informed by the image's start and the memory."""
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+
+class QueryEnhancer(nn.Module):
+    """``q~ = q + GELU(LN([q; g; r] W1)) W2``, a two-layer adapter around the query."""
+
+    def __init__(
+        self, width: int, bottleneck: int, *, generator: torch.Generator | None = None
+    ) -> None:
+        super().__init__()
+        self.W1 = nn.Parameter(torch.empty(3 * width, bottleneck))
+        self.norm = nn.LayerNorm(bottleneck)
+        self.W2 = nn.Parameter(torch.empty(bottleneck, width))
+        nn.init.xavier_uniform_(self.W1, generator=generator)
+        nn.init.xavier_uniform_(self.W2, generator=generator)
+
+    def forward(self, query: Tensor, context: Tensor, retrieved: Tensor) -> Tensor:
+        """All ``[B, D]``: the layer's CLS, the global context and what the memory gave back."""
+        joined = torch.cat([query, context, retrieved], dim=-1)
+        hidden: Tensor = self.norm(joined @ self.W1)
+        return query + F.gelu(hidden) @ self.W2

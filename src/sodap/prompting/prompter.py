@@ -1,0 +1,193 @@
+"""The prompter: before every block of a ViT, adds to the CLS token the prompt it asks for."""
+
+from typing import Literal, get_args
+
+import torch
+from torch import Tensor, nn
+
+from sodap.prompting.adapter import Adapter
+from sodap.prompting.losses import diversity_loss, norm_loss
+from sodap.prompting.memory import MemoryBank
+from sodap.prompting.pool import Merge, PromptPool
+from sodap.prompting.routing import Combination, Router, Routing, Selection
+
+Context = Literal["cls", "patch_mean"]
+PerLayer = Literal["none", "adapters", "all"]
+
+
+class Prompter(nn.Module):
+    """Everything of the method that is learned inside the backbone.
+
+    ``start()`` gives an object for one forward pass, which the backbone calls as
+    ``(layer, tokens) -> tokens`` before each of its blocks.
+
+    ``context="cls"`` is the paper's global context, the CLS token after embedding. It is the same
+    for every image, and so is the routing of layer 0; ``"patch_mean"``, the mean of the patch
+    tokens after embedding, does depend on the image. The first ``prefix_tokens`` tokens are CLS
+    and registers, no patches.
+
+    ``per_layer`` gives each layer its own enhancer and projections (``"adapters"``) or its own
+    pool as well (``"all"``). The memory is always shared.
+    """
+
+    def __init__(
+        self,
+        width: int,
+        depth: int,
+        heads: int,
+        *,
+        pool_size: int = 60,
+        capacity: int = 256,
+        bottleneck: int = 512,
+        memory_slots: int = 9,
+        memory_momentum: float = 0.99,
+        memory_learnable: bool = False,
+        query_enhancer: bool = True,
+        context: Context = "cls",
+        prefix_tokens: int = 1,
+        alpha: float = 1.5,
+        temperature: float = 1.5,
+        residual: float = 0.1,
+        selection: Selection = "entmax",
+        combination: Combination = "residual",
+        merge: Merge = "paper",
+        per_layer: PerLayer = "none",
+        generator: torch.Generator | None = None,
+    ) -> None:
+        super().__init__()
+        _check("context", context, get_args(Context))
+        _check("selection", selection, get_args(Selection))
+        _check("combination", combination, get_args(Combination))
+        _check("merge", merge, get_args(Merge))
+        _check("per_layer", per_layer, get_args(PerLayer))
+        if merge == "rescale" and combination == "joint":
+            raise ValueError("a joint routing has no residual scale for merge='rescale' to keep")
+        self.depth = depth
+        self.context = context
+        self.prefix_tokens = prefix_tokens
+        self.router = Router(selection, combination, alpha, temperature, residual)
+        self.pool = PromptPool(
+            bottleneck,
+            size=pool_size,
+            capacity=capacity,
+            copies=depth if per_layer == "all" else 1,
+            merge=merge,
+            residual=residual,
+            generator=generator,
+        )
+        self.adapters = nn.ModuleList(
+            Adapter(width, bottleneck, query_enhancer=query_enhancer, generator=generator)
+            for _ in range(1 if per_layer == "none" else depth)
+        )
+        self.memory = (
+            MemoryBank(
+                width,
+                slots=memory_slots,
+                heads=heads,
+                momentum=memory_momentum,
+                learnable=memory_learnable,
+                generator=generator,
+            )
+            if query_enhancer
+            else None
+        )
+
+    def start(self) -> "PromptPass":
+        """A fresh record for one forward pass through the backbone."""
+        return PromptPass(self)
+
+    def adapter(self, layer: int) -> Adapter:
+        adapter = self.adapters[layer if len(self.adapters) > 1 else 0]
+        assert isinstance(adapter, Adapter)
+        return adapter
+
+    def global_context(self, tokens: Tensor) -> Tensor:
+        """g from the tokens right after embedding: ``[B, 1+S, D] -> [B, D]``."""
+        if self.context == "cls":
+            return tokens[:, 0]
+        return tokens[:, self.prefix_tokens :].mean(1)
+
+    def usage(self, pass_: "PromptPass") -> Tensor:
+        """Batch mean of the weights over the whole pool, one distribution per layer: ``[L, N]``."""
+        return torch.stack([routing.joined.mean(0) for routing in pass_.routings])
+
+    def diversity(self, pass_: "PromptPass") -> Tensor:
+        """L_div over the active prompts, which in stage 1 are all."""
+        return diversity_loss(pass_.values.squeeze(0), self.usage(pass_), self.pool.active)
+
+    def norm(self) -> Tensor:
+        """L_norm over the active prompts."""
+        return norm_loss(self.pool.values, self.pool.active)
+
+    def remember(self, pass_: "PromptPass") -> None:
+        """Write the pass into the memory, but for layer 0, whose query is a constant."""
+        if self.memory is not None and len(pass_.queries) > 1:
+            self.memory.write(pass_.queries[1:], pass_.attentions[1:])
+
+    def expand(self, count: int, generator: torch.Generator | None = None) -> int:
+        """Freeze the active prompts and add ``count`` new ones; how many found room."""
+        return self.pool.expand(count, generator)
+
+    def pool_parameters(self) -> list[nn.Parameter]:
+        return list(self.pool.parameters())
+
+    def shared_parameters(self) -> list[nn.Parameter]:
+        """What old and new prompts have in common: enhancer, projections and memory."""
+        pool = set(self.pool.parameters())
+        return [parameter for parameter in self.parameters() if parameter not in pool]
+
+    def trainable_count(self) -> int:
+        """Numbers that learn at this stage: of the pool, only its active rows."""
+        copies, _, bottleneck = self.pool.trained_keys.shape
+        shared = sum(p.numel() for p in self.shared_parameters() if p.requires_grad)
+        return shared + 2 * copies * self.pool.active_count * bottleneck
+
+
+class PromptPass:
+    """One forward pass: what the layers were given, and what they selected."""
+
+    def __init__(self, prompter: Prompter) -> None:
+        self.prompter = prompter
+        self.keys = prompter.pool.keys  # [copies, N, d]
+        self.values = prompter.pool.values
+        self.groups = prompter.pool.groups  # [G, N]
+        self.context: Tensor  # [B, D], from layer 0 on
+        self.routings: list[Routing] = []
+        self.queries: list[Tensor] = []  # [B, D] each, detached
+        self.attentions: list[Tensor] = []  # [B, M] each, detached; none without a memory
+
+    def __call__(self, layer: int, tokens: Tensor) -> Tensor:
+        """The tokens ``[B, 1+S, D]`` that block ``layer`` is to see."""
+        if layer != len(self.routings):
+            raise ValueError(f"layer {layer} was called where {len(self.routings)} is next")
+        # The prompter sees one token per image, so it can afford its own full precision.
+        with torch.autocast(tokens.device.type, enabled=False):
+            cls = self._prompt(layer, tokens)
+        return torch.cat([cls.to(tokens.dtype).unsqueeze(1), tokens[:, 1:]], dim=1)
+
+    def _prompt(self, layer: int, tokens: Tensor) -> Tensor:
+        prompter = self.prompter
+        adapter = prompter.adapter(layer)
+        dtype = adapter.W_down.dtype
+        if layer == 0:
+            self.context = prompter.global_context(tokens).to(dtype)
+        query = tokens[:, 0].to(dtype)
+        retrieved = self._retrieve(query)
+        compressed = adapter.compress(query, self.context, retrieved)
+        copy = layer if len(self.keys) > 1 else 0
+        routing = prompter.router.route(compressed, self.keys[copy], self.groups)
+        self.routings.append(routing)
+        self.queries.append(query.detach())
+        return adapter.inject(query, routing.prompt(self.values[copy]))
+
+    def _retrieve(self, query: Tensor) -> Tensor | None:
+        if self.prompter.memory is None:
+            return None
+        retrieved, attention = self.prompter.memory.read(query)
+        self.attentions.append(attention.detach())
+        return retrieved
+
+
+def _check(name: str, value: str, allowed: tuple[str, ...]) -> None:
+    if value not in allowed:
+        raise ValueError(f"{name} is one of {', '.join(allowed)}, not {value!r}")

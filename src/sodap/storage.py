@@ -1,0 +1,116 @@
+"""State on disk: tensors in safetensors, the rest in JSON, whole or not at all, never pickle.
+
+A state is two files. The tensors are written first, under a name that holds their checksum; the
+JSON file that points at them is put in place last, in one rename. Whoever is killed in between
+leaves the former state as it was.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import tempfile
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import safetensors
+import safetensors.torch
+from torch import Tensor
+
+from sodap.errors import SodapError
+
+FORMAT = 1
+
+
+def write_bytes(path: Path, content: bytes) -> None:
+    """Replace `path` by `content` in one step that survives a crash or a full disk."""
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        handle, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.", suffix=".tmp")
+        temporary = Path(name)
+        try:
+            with os.fdopen(handle, "wb") as file:
+                file.write(content)
+                file.flush()
+                os.fsync(file.fileno())
+            temporary.chmod(0o644)
+            temporary.replace(path)
+        except BaseException:
+            temporary.unlink(missing_ok=True)
+            raise
+        _sync_folder(path.parent)
+    except OSError as error:
+        raise SodapError(f"cannot write {path}: {error.strerror or error}") from error
+
+
+def write_json(path: Path, content: Mapping[str, Any]) -> None:
+    write_bytes(path, (json.dumps(content, indent=1, allow_nan=False) + "\n").encode())
+
+
+def read_json(path: Path) -> dict[str, Any]:
+    try:
+        content = json.loads(path.read_text("utf-8"))
+    except FileNotFoundError as error:
+        raise SodapError(f"there is no file {path}") from error
+    except (OSError, UnicodeDecodeError, json.JSONDecodeError) as error:
+        raise SodapError(f"{path} is damaged: it is not readable as JSON") from error
+    if not isinstance(content, dict):
+        raise SodapError(f"{path} is damaged: it holds no JSON object")
+    return content
+
+
+def save_state(
+    folder: Path, name: str, tensors: Mapping[str, Tensor], facts: Mapping[str, Any]
+) -> None:
+    """Write `NAME.json` and the tensors it points at, then drop the tensors of the state before."""
+    content = safetensors.torch.save({k: v.detach().cpu().contiguous() for k, v in tensors.items()})
+    checksum = hashlib.sha256(content).hexdigest()
+    file = f"{name}-{checksum[:16]}.safetensors"
+    write_bytes(folder / file, content)
+    body = {"format": FORMAT, "tensors": file, "sha256": checksum, "facts": dict(facts)}
+    write_json(folder / f"{name}.json", body | {"checksum": _checksum(body)})
+    for old in folder.glob(f"{name}-*.safetensors"):
+        if old.name != file:
+            old.unlink(missing_ok=True)
+
+
+def load_state(folder: Path, name: str) -> tuple[dict[str, Tensor], dict[str, Any]]:
+    """The tensors and facts of a saved state, both proven intact."""
+    path = folder / f"{name}.json"
+    body = read_json(path)
+    if body.pop("checksum", None) != _checksum(body):
+        raise SodapError(f"{path} is damaged: its checksum does not match")
+    if body.get("format") != FORMAT:
+        raise SodapError(
+            f"{path} has format {body.get('format')}; this version of sodap reads format {FORMAT}"
+        )
+    file = folder / Path(body["tensors"]).name
+    try:
+        content = file.read_bytes()
+    except OSError as error:
+        raise SodapError(f"{path} points at {file.name}, which cannot be read") from error
+    if hashlib.sha256(content).hexdigest() != body["sha256"]:
+        raise SodapError(f"{file} is damaged: its checksum does not match")
+    try:
+        tensors = safetensors.torch.load(content)
+    except safetensors.SafetensorError as error:
+        raise SodapError(f"{file} is not a safetensors file") from error
+    return tensors, body["facts"]
+
+
+def has_state(folder: Path, name: str) -> bool:
+    return (folder / f"{name}.json").is_file()
+
+
+def _checksum(body: Mapping[str, Any]) -> str:
+    return hashlib.sha256(json.dumps(body, sort_keys=True).encode()).hexdigest()
+
+
+def _sync_folder(folder: Path) -> None:
+    handle = os.open(folder, os.O_RDONLY)
+    try:
+        os.fsync(handle)
+    finally:
+        os.close(handle)

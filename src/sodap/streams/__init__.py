@@ -1,0 +1,23 @@
+"""Images in: domains that arrive one after the other."""
+
+from sodap.streams import sources as sources
+from sodap.streams.augment import Augmentation
+from sodap.streams.batches import Batches
+from sodap.streams.images import read_image, read_images
+from sodap.streams.registry import load_stream, register_stream, stream_names
+from sodap.streams.stream import Domain, MissingClassWarning, Split, Stage, Stream
+
+__all__ = [
+    "Augmentation",
+    "Batches",
+    "Domain",
+    "MissingClassWarning",
+    "Split",
+    "Stage",
+    "Stream",
+    "load_stream",
+    "read_image",
+    "read_images",
+    "register_stream",
+    "stream_names",
+]

@@ -1,0 +1,88 @@
+"""Digits in the typefaces that matplotlib brings along: DejaVu, STIX and Computer Modern.
+
+A typeface is a font file and the code point of its zero: STIX keeps whole alphabets (sans-serif,
+monospaced, double-struck) in one file. Fonts without proper digits (symbols, sizes of brackets, the
+low figures of cmmi10) are left out.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+
+import matplotlib
+from PIL import Image, ImageDraw, ImageFont
+
+from sodap.streams.sources.digits.canvas import LETTER_HEIGHT, SplitName
+
+_PLAIN, _DOUBLE_STRUCK, _SANS, _SANS_BOLD, _MONO = 0x30, 0x1D7D8, 0x1D7E2, 0x1D7EC, 0x1D7F6
+
+
+@dataclass(frozen=True)
+class Typeface:
+    """A design of the ten digits."""
+
+    file: str
+    zero: int = _PLAIN
+
+    def glyph(self, digit: int) -> Image.Image:
+        """The digit as a mask cropped to its ink, `LETTER_HEIGHT` pixels high."""
+        return _glyph(self, digit)
+
+
+# Held apart by design and not by chance: a test image never shows a typeface seen in training, in
+# whichever domain.
+TYPEFACES: dict[SplitName, tuple[Typeface, ...]] = {
+    "train": (
+        Typeface("DejaVuSans.ttf"),
+        Typeface("DejaVuSans-Bold.ttf"),
+        Typeface("DejaVuSans-Oblique.ttf"),
+        Typeface("DejaVuSans-BoldOblique.ttf"),
+        Typeface("DejaVuSans.ttf", _DOUBLE_STRUCK),
+        Typeface("DejaVuSerif.ttf"),
+        Typeface("DejaVuSerif-Bold.ttf"),
+        Typeface("DejaVuSerif-Italic.ttf"),
+        Typeface("DejaVuSerif-BoldItalic.ttf"),
+        Typeface("STIXGeneral.ttf"),
+        Typeface("STIXGeneralBol.ttf"),
+        Typeface("STIXGeneralItalic.ttf"),
+        Typeface("STIXGeneralBolIta.ttf"),
+        Typeface("STIXGeneral.ttf", _DOUBLE_STRUCK),
+        Typeface("cmr10.ttf"),
+        Typeface("cmti10.ttf"),
+    ),
+    "val": (
+        Typeface("cmb10.ttf"),
+        Typeface("DejaVuSerif.ttf", _DOUBLE_STRUCK),
+        Typeface("STIXGeneral.ttf", _SANS),
+        Typeface("STIXGeneral.ttf", _SANS_BOLD),
+    ),
+    "test": (
+        Typeface("cmss10.ttf"),
+        Typeface("cmtt10.ttf"),
+        Typeface("DejaVuSansMono.ttf"),
+        Typeface("DejaVuSansMono-Bold.ttf"),
+        Typeface("DejaVuSansMono-Oblique.ttf"),
+        Typeface("DejaVuSansMono-BoldOblique.ttf"),
+        Typeface("STIXGeneral.ttf", _MONO),
+    ),
+}
+
+
+@cache
+def _font(file: str) -> ImageFont.FreeTypeFont:
+    path = Path(matplotlib.get_data_path()) / "fonts" / "ttf" / file
+    # The basic layout is the same wherever Pillow is built; the other depends on what it finds.
+    return ImageFont.truetype(path, 120, layout_engine=ImageFont.Layout.BASIC)
+
+
+@cache
+def _glyph(typeface: Typeface, digit: int) -> Image.Image:
+    font = _font(typeface.file)
+    text = chr(typeface.zero + digit)
+    left, top, right, bottom = (int(edge) for edge in font.getbbox(text))
+    mask = Image.new("L", (right - left, bottom - top))
+    ImageDraw.Draw(mask).text((-left, -top), text, fill=255, font=font)
+    width = max(1, round(mask.width * LETTER_HEIGHT / mask.height))
+    return mask.resize((width, LETTER_HEIGHT), Image.Resampling.LANCZOS)

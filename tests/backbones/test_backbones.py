@@ -1,0 +1,185 @@
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+import safetensors.torch
+import timm
+import torch
+from torch import Tensor
+
+from sodap.backbones import SHORT_NAMES, FrozenViT, build_backbone, native_size
+from sodap.errors import SodapError
+
+TEST_VIT = "test_vit"  # timm's own miniature
+
+
+def random_images(size: int, count: int = 2) -> Tensor:
+    return torch.rand(count, 3, size, size, generator=torch.Generator().manual_seed(0))
+
+
+@pytest.fixture(scope="module")
+def micro() -> FrozenViT:
+    return build_backbone("micro")
+
+
+def test_the_wrapper_is_timms_own_forward(micro: FrozenViT) -> None:
+    images = micro.prepare(random_images(32))
+    expected = micro.vit.forward_features(images)
+    torch.testing.assert_close(micro(images), expected[:, 0], rtol=0, atol=1e-6)
+
+
+@pytest.mark.parametrize(
+    "name", ["test_vit", "deit_tiny_distilled_patch16_224", "vit_tiny_patch16_224"]
+)
+def test_any_timm_vit_with_a_class_token(name: str) -> None:
+    backbone = build_backbone(name, "random", 32)
+    images = backbone.prepare(random_images(40))
+    expected = backbone.vit.forward_features(images)
+    torch.testing.assert_close(backbone(images), expected[:, 0])
+    assert backbone(images).shape == (2, backbone.width)
+
+
+def test_register_tokens_come_after_cls() -> None:
+    backbone = build_backbone("vit_small_patch14_reg4_dinov2", "random", 28)
+    assert backbone.prefix_tokens == 5
+    shapes: list[torch.Size] = []
+
+    def port(layer: int, tokens: Tensor) -> Tensor:
+        shapes.append(tokens.shape)
+        return tokens
+
+    backbone(backbone.prepare(random_images(28)), port)
+    assert shapes == [(2, 5 + 4, 384)] * 12
+
+
+def test_the_port_sees_every_block_and_may_edit(micro: FrozenViT) -> None:
+    images = micro.prepare(random_images(32))
+    seen: list[int] = []
+
+    def port(layer: int, tokens: Tensor) -> Tensor:
+        seen.append(layer)
+        return torch.cat([tokens[:, :1] + 0.5, tokens[:, 1:]], dim=1)
+
+    edited = micro(images, port)
+    assert seen == list(range(micro.depth))
+    assert not torch.allclose(edited, micro(images))
+
+
+def test_it_is_frozen(micro: FrozenViT) -> None:
+    micro.train()
+    assert not any(module.training for module in micro.modules())
+    assert not any(parameter.requires_grad for parameter in micro.parameters())
+
+
+def test_features_without_the_last_norm(micro: FrozenViT) -> None:
+    images = micro.prepare(random_images(32))
+    torch.testing.assert_close(micro.vit.norm(micro(images, norm=False)), micro(images))
+
+
+def test_images_are_prepared(micro: FrozenViT) -> None:
+    bytes_ = (random_images(32) * 255).to(torch.uint8)
+    torch.testing.assert_close(
+        micro.prepare(bytes_), (bytes_.float() / 255 - micro.mean) / micro.std
+    )
+    assert micro.prepare(random_images(50)).shape == (2, 3, 32, 32)
+
+
+def test_digests_tell_weights_apart(micro: FrozenViT) -> None:
+    one, two = (build_backbone("micro", "random", seed=seed) for seed in (0, 1))
+    assert one.digest() == build_backbone("micro", "random", seed=0).digest()
+    assert len({micro.digest(), one.digest(), two.digest()}) == 3
+
+
+@pytest.mark.parametrize("suffix", ["safetensors", "pth"])
+def test_weights_from_a_file(tmp_path: Path, suffix: str) -> None:
+    vit = timm.create_model("test_vit", num_classes=10)
+    path = tmp_path / f"weights.{suffix}"
+    if suffix == "safetensors":
+        safetensors.torch.save_file(vit.state_dict(), path)
+    else:
+        torch.save({"model": vit.state_dict()}, path)
+    backbone = build_backbone(TEST_VIT, str(path), 160)
+    wanted, found = vit.state_dict(), backbone.vit.state_dict()
+    assert all(torch.equal(found[key], wanted[key]) for key in found)
+    larger = build_backbone(TEST_VIT, str(path), 192)
+    assert larger.vit.state_dict()["pos_embed"].shape[1] == 1 + (192 // 16) ** 2
+
+
+def test_files_that_do_not_fit(tmp_path: Path) -> None:
+    state = timm.create_model("test_vit", num_classes=0).state_dict()
+
+    def attempt(changed: dict[str, Tensor], name: str = TEST_VIT) -> str:
+        path = tmp_path / "weights.safetensors"
+        safetensors.torch.save_file(changed, path)
+        with pytest.raises(SodapError) as caught:
+            build_backbone(name, str(path))
+        assert "\n" not in str(caught.value)
+        return str(caught.value)
+
+    lacking = {k: v for k, v in state.items() if k != "norm.bias"}
+    assert "missing: norm.bias" in attempt(lacking)
+    assert "not known to it: extra" in attempt(state | {"extra": torch.zeros(1)})
+    assert "of another shape: cls_token" in attempt(state | {"cls_token": torch.zeros(1, 1, 3)})
+    assert "not finite" in attempt(state | {"norm.bias": state["norm.bias"] * float("nan")})
+    assert "16-pixel patches" in attempt(state, "vit_small_patch14_dinov2")
+    (tmp_path / "text.pth").write_text("not weights")
+    with pytest.raises(SodapError, match="cannot be read as model weights"):
+        build_backbone(TEST_VIT, str(tmp_path / "text.pth"))
+    with pytest.raises(SodapError, match="no weights file"):
+        build_backbone(TEST_VIT, str(tmp_path / "none.pth"))
+
+
+def test_a_pickled_program_is_not_run(tmp_path: Path) -> None:
+    class Harm:
+        def __reduce__(self) -> tuple[object, tuple[str]]:
+            return (Path.touch, (str(tmp_path / "harm"),))
+
+    torch.save({"a": Harm()}, tmp_path / "weights.pth")
+    with pytest.raises(SodapError, match="cannot be read"):
+        build_backbone(TEST_VIT, str(tmp_path / "weights.pth"))
+    assert not (tmp_path / "harm").exists()
+
+
+@pytest.mark.parametrize(
+    ("name", "size", "words"),
+    [
+        ("nothing", None, "no backbone is called 'nothing'"),
+        ("resnet18", None, "not a ViT with a class token"),
+        ("vit_base_patch16_siglip_224", None, "not a ViT with a class token"),
+        (TEST_VIT, 100, "do not fill 100 pixels"),
+    ],
+)
+def test_backbones_that_cannot_be(name: str, size: int | None, words: str) -> None:
+    with pytest.raises(SodapError, match=words):
+        build_backbone(name, "random", size)
+
+
+def test_timms_weights_without_a_network(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("huggingface_hub.constants.HF_HUB_OFFLINE", True)
+    with pytest.raises(SodapError, match="could not be had"):
+        build_backbone("deit_tiny")
+
+
+@pytest.mark.parametrize("name", ["micro", *SHORT_NAMES])
+def test_short_names_mean_something(name: str) -> None:
+    assert native_size(name) in (32, 224)
+
+
+def test_real_deit(shared: Path) -> None:
+    backbone = build_backbone(
+        "deit_tiny", str(shared / "weights" / "deit_tiny_patch16_224.safetensors")
+    )
+    assert (backbone.width, backbone.depth, backbone.heads) == (192, 12, 3)
+    assert backbone(backbone.prepare(random_images(64))).isfinite().all()
+
+
+def test_real_dinov2_in_half_precision(shared: Path) -> None:
+    path = shared / "weights" / "vit_small_patch14_dinov2_saliency_fp16.safetensors"
+    backbone = build_backbone("dinov2_small", str(path))
+    assert backbone.image_size == 224
+    positions = backbone.vit.state_dict()["pos_embed"]
+    assert positions.shape[1] == 1 + 16 * 16
+    assert positions.dtype == torch.float32
+    with pytest.raises(SodapError, match="14-pixel patches"):
+        build_backbone("deit_small", str(path))

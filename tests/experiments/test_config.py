@@ -1,0 +1,112 @@
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from sodap.errors import SodapError
+from sodap.experiments import RunConfig, load_config, read_recipe, recipe_names
+from sodap.learning import Training
+from sodap.methods import find_method, method_names
+
+
+@pytest.mark.parametrize("name", recipe_names())
+def test_every_shipped_recipe_is_valid(name: str) -> None:
+    description, _ = read_recipe(name)
+    assert description.endswith(".")
+    load_config(name)
+
+
+def test_the_paper_recipe_holds_the_printed_values() -> None:
+    config = load_config("paper").described()
+    training, options = config["training"], config["options"]
+    assert (training["lr"], training["batch_size"], training["epochs"]) == (1e-3, 64, 100)
+    assert training["patience"] == 5
+    assert (options["pool_size"], options["bottleneck"], options["memory_slots"]) == (60, 512, 9)
+    assert (options["alpha"], options["residual"]) == (1.5, 0.1)
+    assert options["distill_temperature"] == 2.0
+    drift = options["drift"]
+    assert (drift["window"], drift["usage_threshold"], drift["overlap_floor"]) == (100, 0.01, 0.1)
+    assert (drift["entropy_weight"], drift["overlap_weight"]) == (1.0, 0.5)
+    assert (drift["max_score"], drift["min_growth"], drift["max_growth"]) == (5.0, 10, 80)
+    assert drift["threshold"] == 0.7
+    assert options["shared_after_stage1"] == "trainable"
+    assert options["context"] == "cls"
+    assert all(options[s] for s in ("query_enhancer", "pudd", "sodap", "distill", "pseudo", "uw"))
+
+
+def test_changes_find_their_place() -> None:
+    config = load_config(
+        "default",
+        [
+            "seed=7",
+            "lr=3e-4",
+            "context=cls",
+            "drift.window=50",
+            "augmentation.rotate=8",
+            "uw=false",
+        ],
+    )
+    assert config.seed == 7
+    assert config.training.lr == 3e-4
+    assert config.training.augmentation.rotate == 8
+    assert config.options["context"] == "cls"
+    assert config.options["drift"] == {"window": 50}
+    assert config.options["uw"] is False
+
+
+def test_another_method_leaves_the_recipes_options_behind() -> None:
+    assert load_config("paper", ["method=sequential"]).options == {}
+
+
+@pytest.mark.parametrize(
+    ("change", "words"),
+    [
+        ("contxt=cls", "'contxt' is no key .* did you mean 'context'"),
+        ("nothing", "not of the form key=value"),
+        ("=1", "not of the form key=value"),
+        ("epochs=0", "'training.epochs': .*greater than or equal to 1 .got 0"),
+        ("lr=fast", "'training.lr': .*valid number"),
+        ("context=sky", "'context': .*'cls' or 'patch_mean'"),
+        ("drift.windw=5", "'drift.windw'"),
+        ("lr.x=1", "'lr"),
+        ("method=magic", "no method is called 'magic'"),
+        ("device=tpu", "'device'"),
+        ("capacity=10", "a pool of capacity 10 cannot hold 60"),
+    ],
+)
+def test_changes_that_cannot_be(change: str, words: str) -> None:
+    with pytest.raises(SodapError, match=words) as caught:
+        load_config("default", [change])
+    assert "\n" not in str(caught.value)
+
+
+def test_recipes_of_ones_own(tmp_path: Path) -> None:
+    mine = tmp_path / "mine.yaml"
+    mine.write_text("# Mine.\n\nmethod: sequential\nseed: 4\n")
+    assert load_config(str(mine)).seed == 4
+    assert read_recipe(str(mine))[0] == "Mine."
+    mine.write_text("colour: blue\n")
+    with pytest.raises(SodapError, match="'colour': extra inputs"):
+        load_config(str(mine))
+    mine.write_text("a: [")
+    with pytest.raises(SodapError, match="not valid YAML"):
+        load_config(str(mine))
+    mine.write_text("- a\n")
+    with pytest.raises(SodapError, match="key: value"):
+        load_config(str(mine))
+    with pytest.raises(SodapError, match="no recipe is called 'none'"):
+        load_config("none")
+
+
+@pytest.mark.parametrize("method", method_names())
+def test_no_key_has_two_homes(method: str) -> None:
+    names = [*find_method(method).Config.model_fields, *Training.model_fields]
+    names += RunConfig.model_fields
+    assert len(names) == len(set(names))
+
+
+def test_every_setting_says_what_it_is() -> None:
+    for model in (RunConfig, Training):
+        for name, field in model.model_fields.items():
+            assert field.description, name

@@ -1,0 +1,153 @@
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from tests.conftest import make_stream
+
+import sodap
+from sodap.errors import SodapError
+from sodap.evaluation import accuracy, summary
+from sodap.experiments import Observer, RunConfig, load_config, run
+from sodap.streams import Stage, Stream
+
+QUICK = ["epochs=2", "patience=2", "batch_size=16", "device=cpu"]
+
+
+def quick(recipe: str = "default", *changes: str) -> RunConfig:
+    return load_config(recipe, [*QUICK, *changes])
+
+
+@pytest.fixture(scope="module")
+def finished(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, dict[str, Any]]:
+    folder = tmp_path_factory.mktemp("runs") / "one"
+    return folder, run(quick(), folder, stream=make_stream(), command=["sodap", "run"])
+
+
+def test_the_folder_tells_everything(finished: tuple[Path, dict[str, Any]]) -> None:
+    folder, record = finished
+    assert json.loads((folder / "record.json").read_text()) == record
+    assert record["status"] == "finished"
+    assert record["command"] == ["sodap", "run"]
+    assert record["environment"]["packages"]["torch"]
+    assert json.loads((folder / "config.json").read_text()) == record["config"]
+    rows = [json.loads(line) for line in (folder / "log.jsonl").read_text().splitlines()]
+    assert [(row["stage"], row["epoch"]) for row in rows] == [(1, 1), (1, 2), (2, 1), (2, 2)]
+    assert record["stages"][1]["begun"]["drift"]["score"] > 0
+    assert record["stages"][1]["begun"]["pool"]["frozen"] == 60
+    assert not (folder / "checkpoint").exists()
+    assert sodap.load(folder / "model").stages_learned == 2
+
+
+def test_r_follows_from_the_confusions(finished: tuple[Path, dict[str, Any]]) -> None:
+    _, record = finished
+    R = [[accuracy(np.array(matrix)) for matrix in row] for row in record["confusions"]]
+    assert record["R"]["accuracy"] == R
+    assert record["metrics"]["accuracy"] == summary(R)
+    assert [np.sum(matrix) for matrix in record["confusions"][0]] == [12, 12]
+
+
+def test_one_stage_has_no_forgetting(tmp_path: Path) -> None:
+    record = run(quick("sequential"), tmp_path / "run", stream=make_stream(domains=1))
+    assert record["metrics"]["accuracy"]["average_forgetting"] is None
+
+
+class PluggedOutError(Exception):
+    pass
+
+
+class Stopper(Observer):
+    """Stops a run after so many epochs, as a failure in the middle would."""
+
+    def __init__(self, epochs: int) -> None:
+        self.left = epochs
+
+    def epoch_done(self, stage: Stage, row: Any) -> None:
+        self.left -= 1
+        if self.left == 0:
+            raise PluggedOutError("pulled the plug")
+
+
+@pytest.mark.parametrize("epochs", [1, 2, 3, 4])
+def test_an_interrupted_run_ends_with_the_same_result(
+    finished: tuple[Path, dict[str, Any]], tmp_path: Path, epochs: int
+) -> None:
+    folder = tmp_path / "run"
+    with pytest.raises(PluggedOutError):
+        run(quick(), folder, stream=make_stream(), observer=Stopper(epochs))
+    broken = json.loads((folder / "record.json").read_text())
+    assert broken["status"] == "failed"
+    assert "pulled the plug" in broken["note"]
+
+    record = run(quick(), folder, stream=make_stream(), resume=True)
+    assert record["confusions"] == finished[1]["confusions"]
+    assert record["stages"][1]["begun"] == finished[1]["stages"][1]["begun"]
+
+    def losses(path: Path) -> list[Any]:
+        lines = (path / "log.jsonl").read_text().splitlines()
+        return [(row["losses"], row["weights"], row["lr"]) for row in map(json.loads, lines)]
+
+    assert losses(folder) == losses(finished[0])
+
+
+def test_a_finished_run_is_not_run_again(finished: tuple[Path, dict[str, Any]]) -> None:
+    folder, record = finished
+    assert run(quick(), folder, stream=make_stream(), resume=True) == record
+
+
+def test_folders_that_are_taken(finished: tuple[Path, dict[str, Any]], tmp_path: Path) -> None:
+    folder, _ = finished
+    with pytest.raises(SodapError, match="holds a run already"):
+        run(quick(), folder)
+    with pytest.raises(SodapError, match="other settings"):
+        run(quick("default", "seed=9"), folder, resume=True)
+    (tmp_path / "mine.txt").write_text("mine")
+    with pytest.raises(SodapError, match="is not empty and holds no run"):
+        run(quick(), tmp_path)
+
+
+def test_a_damaged_checkpoint_is_refused(tmp_path: Path) -> None:
+    folder = tmp_path / "run"
+    with pytest.raises(PluggedOutError):
+        run(quick("sequential"), folder, stream=make_stream(), observer=Stopper(2))
+    file = next((folder / "checkpoint").glob("*.safetensors"))
+    content = bytearray(file.read_bytes())
+    content[len(content) // 2] ^= 1
+    file.write_bytes(content)
+    with pytest.raises(SodapError, match="damaged: its checksum"):
+        run(quick("sequential"), folder, stream=make_stream(), resume=True)
+
+
+def test_bad_input_writes_nothing(tmp_path: Path) -> None:
+    for change in ("stream=nothing", "backbone=nothing", "weights=none.safetensors"):
+        with pytest.raises(SodapError):
+            run(quick("default", "stream=digits-mini", change), tmp_path / "run")
+        assert not (tmp_path / "run").exists(), change
+
+
+def test_an_observer_sees_it_all(tmp_path: Path) -> None:
+    seen: list[str] = []
+
+    class Watcher(Observer):
+        def started(self, stream: Stream, stages_done: int) -> None:
+            seen.append(f"started {stages_done}")
+
+        def batch_done(self, stage: Stage, epoch: int, step: int, steps: int) -> None:
+            seen.append(f"batch {step}/{steps}")
+
+        def epoch_done(self, stage: Stage, row: Any) -> None:
+            seen.append(f"epoch {row['epoch']}")
+
+        def stage_done(self, stage: Stage, record: Any) -> None:
+            seen.append(f"stage {stage.number}")
+
+    run(
+        quick("sequential", "epochs=1"),
+        tmp_path / "run",
+        stream=make_stream(domains=1),
+        observer=Watcher(),
+    )
+    assert seen == ["started 0", "batch 1/2", "batch 2/2", "epoch 1", "stage 1"]

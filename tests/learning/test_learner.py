@@ -1,0 +1,168 @@
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+import torch
+from PIL import Image
+
+import sodap
+from sodap.errors import SodapError
+from sodap.learning import Learner, StageProgress, Training
+from sodap.streams import Stream
+
+TRAINING = Training(epochs=4, patience=2, batch_size=16)
+
+
+@pytest.fixture(scope="module")
+def learner(stripes: Stream) -> Learner:
+    training = Training(epochs=12, patience=12, batch_size=16, lr=5e-3)
+    learner = Learner(stripes.classes, training=training, device="cpu")
+    learner.learn(stripes.domains[0])
+    return learner
+
+
+def test_it_learns(learner: Learner, stripes: Stream) -> None:
+    assert learner.evaluate(stripes.domains[0]).accuracy > 0.8
+    assert learner.evaluate(stripes.domains[0].val).macro_f1 > 0.8
+
+
+def test_predictions_have_names_and_probabilities(learner: Learner, stripes: Stream) -> None:
+    prediction = learner.predict(stripes.domains[0].test.images)
+    assert set(prediction.labels) <= set(stripes.classes)
+    torch.testing.assert_close(prediction.probabilities.sum(1), torch.ones(12))
+    assert learner.predict([]).labels == []
+    with pytest.raises(SodapError, match="uint8"):
+        learner.predict(torch.zeros(1, 3, 32, 32))
+
+
+def test_files_can_be_predicted(learner: Learner, stripes: Stream, tmp_path: Path) -> None:
+    images = stripes.domains[0].test.images[:3]
+    paths = []
+    for index, image in enumerate(images):
+        paths.append(tmp_path / f"{index}.png")
+        Image.fromarray(image.permute(1, 2, 0).numpy()).save(paths[-1])
+    expected = learner.predict(images).probabilities
+    torch.testing.assert_close(learner.predict(paths).probabilities, expected)
+    paths[1].write_bytes(b"no image")
+    with pytest.raises(SodapError, match=r"1\.png cannot be read as an image"):
+        learner.predict(paths)
+
+
+def test_saved_and_loaded(learner: Learner, stripes: Stream, tmp_path: Path) -> None:
+    learner.save(tmp_path / "model")
+    loaded = sodap.load(tmp_path / "model")
+    images = stripes.domains[0].test.images
+    expected = learner.predict(images).probabilities
+    assert torch.equal(loaded.predict(images).probabilities, expected)
+    assert loaded.stages_learned == 1
+    size = sum(path.stat().st_size for path in (tmp_path / "model").iterdir())
+    assert size < 5_000_000, "the backbone does not belong into the artifact"
+
+
+def test_a_loaded_learner_goes_on_as_the_first_would(stripes: Stream, tmp_path: Path) -> None:
+    one = Learner(stripes.classes, training=TRAINING, device="cpu")
+    one.learn(stripes.domains[0])
+    one.save(tmp_path)
+    two = sodap.load(tmp_path)
+    for learner in (one, two):
+        learner.learn(stripes.domains[1])
+    state = two.method.state()
+    assert all(torch.equal(value, state[key]) for key, value in one.method.state().items())
+
+
+def test_a_damaged_model_is_refused(learner: Learner, tmp_path: Path) -> None:
+    learner.save(tmp_path)
+    file = next(tmp_path.glob("*.safetensors"))
+    content = bytearray(file.read_bytes())
+    content[-1] ^= 1
+    file.write_bytes(content)
+    with pytest.raises(SodapError, match="checksum"):
+        sodap.load(tmp_path)
+
+
+def test_another_backbone_is_refused(learner: Learner, tmp_path: Path) -> None:
+    learner.save(tmp_path)
+    with pytest.raises(SodapError, match="other weights of micro"):
+        sodap.load(tmp_path, weights="random")
+
+
+def test_the_same_seed_gives_the_same_model(stripes: Stream) -> None:
+    def learned(seed: int) -> dict[str, torch.Tensor]:
+        learner = Learner(stripes.classes, training=TRAINING, seed=seed, device="cpu")
+        learner.learn(stripes.domains[0])
+        return learner.method.state()
+
+    one, two, other = learned(3), learned(3), learned(4)
+    assert all(torch.equal(one[key], two[key]) for key in one)
+    assert not all(torch.equal(one[key], other[key]) for key in one)
+
+
+def test_early_stop_restores_the_best_epoch(stripes: Stream) -> None:
+    training = Training(epochs=30, patience=2, batch_size=16, lr=1e-5)
+    learner = Learner(stripes.classes, method="sequential", training=training, device="cpu")
+    progress = learner.learn(stripes.domains[0])
+    scores = [row["val_macro_f1"] for row in progress.history]
+    assert progress.best_score == max(scores)
+    assert progress.best_epoch == scores.index(max(scores)) + 1
+    assert progress.epoch == min(30, progress.best_epoch + 2)
+    assert learner.evaluate(stripes.domains[0].val).macro_f1 == progress.best_score
+
+
+def test_the_learning_rate_is_a_cosine(stripes: Stream) -> None:
+    training = Training(epochs=4, patience=9, batch_size=16, lr=0.1)
+    learner = Learner(stripes.classes, method="sequential", training=training, device="cpu")
+    rates = [row["lr"] for row in learner.learn(stripes.domains[0]).history]
+    assert rates == pytest.approx([0.1, 0.1 * 0.5 * (1 + 2**-0.5), 0.05, 0.1 * 0.5 * (1 - 2**-0.5)])
+
+
+@pytest.mark.parametrize("method", ["residual-sodap", "sequential"])
+def test_a_stage_goes_on_after_any_epoch(method: str, stripes: Stream) -> None:
+    """Stop in the second stage after each epoch in turn; the end is bit-equal every time."""
+    training = Training(epochs=3, patience=3, batch_size=16)
+
+    def fresh() -> Learner:
+        learner = Learner(stripes.classes, method=method, training=training, device="cpu")
+        learner.learn(stripes.domains[0])
+        return learner
+
+    kept: list[tuple[dict[str, torch.Tensor], StageProgress]] = []
+
+    def keep(learner: Learner, progress: StageProgress) -> None:
+        state = {key: value.clone() for key, value in learner.method.state().items()}
+        tensors = {key: value.clone() for key, value in progress.tensors().items()}
+        kept.append((state, StageProgress.restore(progress.facts(), tensors)))
+
+    whole = fresh()
+    whole.learn(stripes.domains[1], on_epoch=lambda progress: keep(whole, progress))
+    expected = whole.method.state()
+    assert len(kept) == 3
+    for state, progress in kept:
+        history = list(progress.history)
+        learner = Learner(stripes.classes, method=method, training=training, device="cpu")
+        learner.restore(state, stage=2, stages_learned=1)
+        learner.learn(stripes.domains[1], resumed=progress)
+        found = learner.method.state()
+        assert found.keys() == expected.keys()
+        assert all(torch.equal(found[key], expected[key]) for key in expected)
+        assert history
+
+
+def test_settings_that_cannot_be() -> None:
+    with pytest.raises(SodapError, match="two or more classes"):
+        Learner(["a"])
+    with pytest.raises(SodapError, match="no device is called 'tpu'"):
+        Learner(["a", "b"], device="tpu")
+    with pytest.raises(SodapError, match="no precision is called 'fp8'"):
+        Learner(["a", "b"], precision="fp8")
+    if not torch.cuda.is_available():
+        with pytest.raises(SodapError, match="sees no GPU"):
+            Learner(["a", "b"], device="cuda")
+
+
+def test_bf16_is_close_to_fp32(learner: Learner, stripes: Stream, tmp_path: Path) -> None:
+    learner.save(tmp_path)
+    half = sodap.load(tmp_path, precision="bf16")
+    images = stripes.domains[0].test.images
+    expected = learner.predict(images).probabilities
+    torch.testing.assert_close(half.predict(images).probabilities, expected, rtol=0, atol=0.05)

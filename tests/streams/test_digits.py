@@ -1,0 +1,141 @@
+"""The embedded digits: drawn alike everywhere, balanced, and with splits that share nothing."""
+
+from __future__ import annotations
+
+import hashlib
+import subprocess
+import sys
+
+import pytest
+import torch
+from torch import Tensor
+
+from sodap.streams.sources.digits import digits, digits_mini
+from sodap.streams.sources.digits.typefaces import TYPEFACES
+from sodap.streams.stream import Domain, Split, Stream
+
+DOMAINS = ["handwriting", "print", "display", "street"]
+
+
+def checksum(stream: Stream) -> str:
+    total = hashlib.sha256()
+    for domain in stream.domains:
+        for _, split in domain.splits():
+            total.update(split.images.numpy().tobytes())
+            total.update(split.labels.numpy().tobytes())
+    return total.hexdigest()
+
+
+@pytest.fixture(scope="module")
+def full() -> Stream:
+    return digits()
+
+
+@pytest.fixture(scope="module")
+def mini() -> Stream:
+    return digits_mini()
+
+
+@pytest.fixture(params=["full", "mini"])
+def stream(request: pytest.FixtureRequest) -> Stream:
+    drawn: Stream = request.getfixturevalue(request.param)
+    return drawn
+
+
+def test_names(full: Stream, mini: Stream) -> None:
+    assert (full.name, mini.name) == ("digits", "digits-mini")
+    for stream in (full, mini):
+        assert stream.classes == tuple("0123456789")
+        assert [domain.name for domain in stream.domains] == DOMAINS
+
+
+@pytest.mark.parametrize(("name", "sizes"), [("full", [700, 200, 400]), ("mini", [60, 30, 30])])
+def test_sizes_and_shapes(name: str, sizes: list[int], request: pytest.FixtureRequest) -> None:
+    stream: Stream = request.getfixturevalue(name)
+    for domain in stream.domains:
+        splits = [split for _, split in domain.splits()]
+        assert [len(split) for split in splits] == sizes
+        for split in splits:
+            assert split.images.shape[1:] == (3, 32, 32)
+            assert split.images.dtype == torch.uint8
+            assert split.images.is_contiguous()
+
+
+def test_every_split_is_balanced(stream: Stream) -> None:
+    for domain in stream.domains:
+        for _, split in domain.splits():
+            assert split.labels.bincount(minlength=10).tolist() == [len(split) // 10] * 10
+
+
+def test_no_image_is_in_two_places(full: Stream) -> None:
+    images = [
+        image.numpy().tobytes()
+        for domain in full.domains
+        for _, split in domain.splits()
+        for image in split.images
+    ]
+    assert len(set(images)) == len(images)
+
+
+def test_no_typeface_is_in_two_splits() -> None:
+    typefaces = [typeface for split in TYPEFACES.values() for typeface in split]
+    assert len(set(typefaces)) == len(typefaces)
+
+
+def test_mini_is_the_beginning_of_the_full_stream(full: Stream, mini: Stream) -> None:
+    for large, small in zip(full.domains, mini.domains, strict=True):
+        for (_, whole), (_, part) in zip(large.splits(), small.splits(), strict=True):
+            beginning = whole.take(len(part))
+            assert torch.equal(beginning.images, part.images)
+            assert torch.equal(beginning.labels, part.labels)
+
+
+def test_drawn_again_it_is_the_same(full: Stream) -> None:
+    assert checksum(digits()) == checksum(full)
+
+
+def test_drawn_in_another_process_it_is_the_same(mini: Stream) -> None:
+    script = (
+        "import hashlib\n"
+        "from sodap.streams.sources.digits import digits_mini\n"
+        "total = hashlib.sha256()\n"
+        "for domain in digits_mini().domains:\n"
+        "    for _, split in domain.splits():\n"
+        "        total.update(split.images.numpy().tobytes())\n"
+        "        total.update(split.labels.numpy().tobytes())\n"
+        "print(total.hexdigest())\n"
+    )
+    elsewhere = subprocess.run(
+        [sys.executable, "-c", script], capture_output=True, text=True, check=True
+    )
+    assert elsewhere.stdout.strip() == checksum(mini)
+
+
+def test_drawing_leaves_the_global_random_state_alone() -> None:
+    torch.manual_seed(3)
+    expected = torch.rand(4)
+    torch.manual_seed(3)
+    digits_mini()
+    assert torch.equal(torch.rand(4), expected)
+
+
+def test_the_domains_look_different(full: Stream) -> None:
+    """A ridge regression on raw pixels does far worse away than at home."""
+
+    def pixels(split: Split) -> Tensor:
+        return split.images.flatten(1).double() / 255 - 0.5
+
+    def accuracies(source: Domain) -> list[float]:
+        x, y = pixels(source.train), torch.eye(10).double()[source.train.labels]
+        kernel = x @ x.T + 100 * torch.eye(len(x)).double()
+        weights = x.T @ torch.linalg.solve(kernel, y - 0.1)
+        return [
+            ((pixels(domain.val) @ weights).argmax(1) == domain.val.labels).double().mean().item()
+            for domain in full.domains
+        ]
+
+    for home in range(3):  # a street's pixels say little even about the same street
+        away = accuracies(full.domains[home])
+        at_home = away.pop(home)
+        assert at_home > 0.5
+        assert max(away) < at_home - 0.15

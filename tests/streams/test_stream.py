@@ -1,0 +1,180 @@
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+import torch
+from PIL import Image
+
+from sodap.errors import SodapError
+from sodap.streams import (
+    Augmentation,
+    Batches,
+    Domain,
+    MissingClassWarning,
+    Split,
+    Stream,
+    load_stream,
+    read_image,
+    stream_names,
+)
+
+
+def test_stages_count_from_one(stripes: Stream) -> None:
+    assert [stage.number for stage in stripes.stages()] == [1, 2]
+    assert len(stripes) == 2
+
+
+def test_a_label_outside_the_classes(stripes: Stream) -> None:
+    domain = stripes.domains[0]
+    wrong = Split(domain.train.images, domain.train.labels + 1)
+    with pytest.raises(SodapError, match=r"'domain 0' \(train\) holds label 3"):
+        Stream("s", stripes.classes, (replace(domain, train=wrong),))
+    wrong = Split(domain.train.images, domain.train.labels - 1)
+    with pytest.raises(SodapError, match="holds label -1"):
+        Stream("s", stripes.classes, (replace(domain, train=wrong),))
+
+
+@pytest.mark.parametrize("kind", ["train", "val", "test"])
+def test_an_empty_split(stripes: Stream, kind: str) -> None:
+    domain = stripes.domains[0]
+    empty = replace(domain, **{kind: getattr(domain, kind).take(0)})
+    with pytest.raises(SodapError, match=f"the {kind} split of domain 'domain 0' is empty"):
+        Stream("s", stripes.classes, (empty,))
+
+
+def test_a_missing_class_is_a_warning(stripes: Stream) -> None:
+    domain = stripes.domains[0]
+    some = domain.train.labels != 2
+    train = Split(domain.train.images[some], domain.train.labels[some])
+    with pytest.warns(MissingClassWarning, match="no training image of class 2"):
+        Stream("s", stripes.classes, (replace(domain, train=train),))
+
+
+def test_names_must_differ(stripes: Stream) -> None:
+    with pytest.raises(SodapError, match="distinct names"):
+        Stream("s", ("a", "a"), stripes.domains)
+    with pytest.raises(SodapError, match="distinct names"):
+        Stream("s", stripes.classes, (stripes.domains[0],) * 2)
+    with pytest.raises(SodapError, match="one or more domains"):
+        Stream("s", stripes.classes, ())
+
+
+def test_images_of_another_kind() -> None:
+    with pytest.raises(SodapError, match="uint8"):
+        Split(torch.zeros(2, 3, 8, 8), torch.zeros(2, dtype=torch.int64))
+    with pytest.raises(SodapError, match="one entry per image"):
+        Split(torch.zeros(2, 3, 8, 8, dtype=torch.uint8), torch.zeros(3, dtype=torch.int64))
+
+
+@pytest.mark.parametrize("name", stream_names())
+def test_every_registered_stream_is_sound(name: str) -> None:
+    stream = load_stream(name)
+    for domain in stream.domains:
+        domain.check(stream.classes)
+
+
+def test_batches_cover_a_split_once(stripes: Stream) -> None:
+    split = stripes.domains[0].train
+    order = torch.Generator().manual_seed(1)
+    batches = Batches(split, 7, torch.device("cpu"), lambda images: images, order)
+    first, again = list(batches), list(batches)
+    assert len(batches) == len(first) == 4
+    assert all(torch.equal(a[0], b[0]) for a, b in zip(first, again, strict=True))
+    seen = torch.cat([images for images, _ in first]).flatten(1).sum(1).sort().values
+    assert torch.equal(seen, split.images.flatten(1).sum(1).sort().values)
+
+
+def test_augmentation_follows_its_generator(stripes: Stream) -> None:
+    images = stripes.domains[0].train.images
+    augment = Augmentation(hflip=True, vflip=True, rotate=8, shift=0.1)
+
+    def view(seed: int) -> torch.Tensor:
+        return augment(images, torch.Generator().manual_seed(seed))
+
+    assert torch.equal(view(1), view(1))
+    assert not torch.equal(view(1), view(2))
+    assert view(1).min() >= 0
+    assert view(1).max() <= 1
+    nothing = Augmentation()(images, torch.Generator())
+    assert torch.equal(nothing, images.float() / 255)
+
+
+def test_flips_flip_half_of_the_images() -> None:
+    images = torch.zeros(2000, 3, 2, 2, dtype=torch.uint8)
+    images[..., 0] = 255
+    seen = Augmentation(hflip=True)(images, torch.Generator().manual_seed(0))
+    assert 900 < seen[:, 0, 0, 1].sum() < 1100
+
+
+def write_folder(root: Path, splits: bool) -> None:
+    for domain in ("01-a", "02-b"):
+        for name in ("cat", "dog"):
+            for kind in ("train", "val", "test") if splits else ("",):
+                folder = root / domain / kind / name
+                folder.mkdir(parents=True)
+                for index in range(2 if splits else 10):
+                    colour = (index * 20, 200 if name == "cat" else 10, hash(kind) % 255)
+                    Image.new("RGB", (40, 30), colour).save(folder / f"{index}.png")
+
+
+@pytest.mark.parametrize("splits", [True, False])
+def test_a_folder_is_a_stream(tmp_path: Path, splits: bool) -> None:
+    write_folder(tmp_path, splits)
+    stream = load_stream(str(tmp_path), image_size=16)
+    assert stream.classes == ("cat", "dog")
+    assert [domain.name for domain in stream.domains] == ["01-a", "02-b"]
+    counts = [len(split) for _, split in stream.domains[0].splits()]
+    assert counts == ([4, 4, 4] if splits else [16, 2, 2])
+    assert stream.domains[0].train.images.shape[1:] == (3, 16, 16)
+    again = load_stream(str(tmp_path), image_size=16)
+    for one, two in zip(stream.domains, again.domains, strict=True):
+        assert torch.equal(one.train.images, two.train.images)
+
+
+def test_folders_that_are_no_stream(tmp_path: Path) -> None:
+    with pytest.raises(SodapError, match="no stream is called"):
+        load_stream(str(tmp_path / "nothing"))
+    with pytest.raises(SodapError, match="no domain folders"):
+        load_stream(str(tmp_path))
+    write_folder(tmp_path, splits=True)
+    (tmp_path / "01-a" / "test").rename(tmp_path / "01-a" / "tset")
+    with pytest.raises(SodapError, match="not exactly train, val and test: look at test, tset"):
+        load_stream(str(tmp_path))
+
+
+def test_an_unreadable_image_is_named(tmp_path: Path) -> None:
+    write_folder(tmp_path, splits=True)
+    broken = tmp_path / "02-b" / "val" / "dog" / "0.png"
+    broken.write_bytes(broken.read_bytes()[:60])
+    with pytest.raises(SodapError, match=r"0\.png cannot be read as an image"):
+        load_stream(str(tmp_path))
+
+
+def test_images_are_read_upright_and_in_rgb(tmp_path: Path) -> None:
+    image = Image.new("L", (20, 10), 0)
+    image.paste(255, (0, 0, 10, 10))  # white on the left
+    exif = Image.Exif()
+    exif[0x0112] = 6  # to be turned a quarter clockwise: white comes to the top
+    image.save(tmp_path / "turned.jpg", exif=exif, quality=95)
+    seen = read_image(tmp_path / "turned.jpg", 8)
+    assert seen.shape == (3, 8, 8)
+    assert seen[:, :3].float().mean() > 200
+    assert seen[:, -3:].float().mean() < 50
+    with pytest.raises(SodapError, match="there is no image at"):
+        read_image(tmp_path / "none.png", 8)
+
+
+def test_a_bomb_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("sodap.streams.images.MAX_PIXELS", 100)
+    Image.new("RGB", (20, 10)).save(tmp_path / "large.png")
+    with pytest.raises(SodapError, match="20 x 10 pixels"):
+        read_image(tmp_path / "large.png", 8)
+
+
+def test_domain_checks_its_own_splits(stripes: Stream) -> None:
+    domain: Domain = stripes.domains[0]
+    domain.check(stripes.classes)
+    with pytest.raises(SodapError, match="the 2 classes are numbered 0 to 1"):
+        domain.check(stripes.classes[:2])

@@ -1,0 +1,32 @@
+from __future__ import annotations
+
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+
+from sodap.randomness import Randomness
+
+
+@given(st.integers(0, 2**31), st.text(max_size=20), st.lists(st.integers(0, 1000), max_size=3))
+def test_a_place_has_one_number(seed: int, purpose: str, where: list[int]) -> None:
+    number = Randomness(seed).number(purpose, *where)
+    assert number == Randomness(seed).number(purpose, *where)
+    assert 0 <= number < 2**63
+
+
+def test_places_are_independent() -> None:
+    randomness = Randomness(0)
+    numbers = {
+        randomness.number(purpose, stage, epoch)
+        for purpose in ("order", "augment", "replay")
+        for stage in range(20)
+        for epoch in range(20)
+    }
+    assert len(numbers) == 3 * 20 * 20
+    assert Randomness(1).number("order", 1) != randomness.number("order", 1)
+
+
+def test_generators_repeat() -> None:
+    one = torch.rand(5, generator=Randomness(3).generator("order", 1, 2))
+    two = torch.rand(5, generator=Randomness(3).generator("order", 1, 2))
+    assert torch.equal(one, two)

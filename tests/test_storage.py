@@ -1,0 +1,96 @@
+from __future__ import annotations
+
+import errno
+import os
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+
+from sodap.errors import SodapError
+from sodap.storage import has_state, load_state, read_json, save_state, write_bytes, write_json
+
+TENSORS = {"a": torch.arange(6.0).view(2, 3), "b.c": torch.tensor([True, False])}
+FACTS = {"stage": 2, "names": ["x", "ü"], "nested": {"none": None}}
+
+
+def test_a_state_comes_back_as_it_was(tmp_path: Path) -> None:
+    assert not has_state(tmp_path, "state")
+    save_state(tmp_path, "state", TENSORS, FACTS)
+    tensors, facts = load_state(tmp_path, "state")
+    assert facts == FACTS
+    assert tensors.keys() == TENSORS.keys()
+    assert all(torch.equal(tensors[k], TENSORS[k]) for k in TENSORS)
+
+
+def test_the_state_before_is_replaced(tmp_path: Path) -> None:
+    for value in (1.0, 2.0):
+        save_state(tmp_path, "state", {"a": torch.tensor(value)}, {})
+    assert len(list(tmp_path.iterdir())) == 2  # one JSON, one safetensors, nothing temporary
+    assert load_state(tmp_path, "state")[0]["a"] == 2
+
+
+@given(position=st.floats(0, 1, exclude_max=True), flip=st.integers(1, 255))
+def test_any_changed_byte_is_found(
+    tmp_path_factory: pytest.TempPathFactory, position: float, flip: int
+) -> None:
+    folder = tmp_path_factory.mktemp("state")
+    save_state(folder, "state", TENSORS, FACTS)
+    for path in sorted(folder.iterdir()):
+        content = bytearray(path.read_bytes())
+        content[int(position * len(content))] ^= flip
+        before = path.read_bytes()
+        path.write_bytes(content)
+        try:
+            loaded = load_state(folder, "state")
+        except SodapError:
+            pass
+        else:  # a changed blank between JSON's tokens is no damage
+            assert path.suffix == ".json"
+            assert loaded[1] == FACTS
+        path.write_bytes(before)
+
+
+def test_a_missing_or_foreign_file_is_one_sentence(tmp_path: Path) -> None:
+    with pytest.raises(SodapError, match="there is no file"):
+        load_state(tmp_path, "state")
+    (tmp_path / "state.json").write_text("[1]")
+    with pytest.raises(SodapError, match="damaged"):
+        load_state(tmp_path, "state")
+    save_state(tmp_path, "state", TENSORS, FACTS)
+    next(tmp_path.glob("*.safetensors")).unlink()
+    with pytest.raises(SodapError, match="cannot be read"):
+        load_state(tmp_path, "state")
+
+
+def test_a_full_disk_leaves_the_former_state(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    save_state(tmp_path, "state", TENSORS, FACTS)
+
+    def full(_: int) -> None:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "fsync", full)
+        with pytest.raises(SodapError, match="No space left"):
+            save_state(tmp_path, "state", {"a": torch.zeros(3)}, {})
+    assert load_state(tmp_path, "state")[1] == FACTS
+    assert not list(tmp_path.glob("*.tmp"))
+
+
+def test_writing_where_nothing_can_be_written(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("in the way")
+    with pytest.raises(SodapError, match="cannot write"):
+        write_bytes(tmp_path / "file" / "below", b"x")
+
+
+def test_not_a_number_is_no_json(tmp_path: Path) -> None:
+    content: dict[str, Any] = {"x": float("nan")}
+    with pytest.raises(ValueError, match="not JSON compliant"):
+        write_json(tmp_path / "x.json", content)
+    write_json(tmp_path / "x.json", {"x": 1.5})
+    assert read_json(tmp_path / "x.json") == {"x": 1.5}

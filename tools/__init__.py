@@ -1,0 +1,1 @@
+"""Programs that make what the package embeds; run them from the root of the repository."""
