@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from sodap.drift import DriftSettings, expansion, should_expand
 from sodap.errors import SodapError
 
-PAPER = DriftSettings()
+PAPER = DriftSettings(threshold=0.7)
 
 
 @pytest.mark.parametrize(
@@ -46,6 +46,7 @@ def test_what_is_no_score_is_refused(active: int, score: float) -> None:
         expansion(active, score, PAPER)
 
 
-def test_the_threshold_itself_is_not_enough() -> None:
-    assert not should_expand(0.7, PAPER)
-    assert should_expand(0.71, PAPER)
+def test_the_threshold_is_enough() -> None:
+    assert not should_expand(0.69, PAPER)
+    assert should_expand(0.7, PAPER)
+    assert should_expand(0.0, DriftSettings())

@@ -69,7 +69,7 @@ def test_another_method_leaves_the_recipes_options_behind() -> None:
         ("lr=fast", "'training.lr': .*valid number"),
         ("context=sky", "'context': .*'cls' or 'patch_mean'"),
         ("drift.windw=5", "'drift.windw'"),
-        ("lr.x=1", "'lr"),
+        ("lr.x=1", "'training.lr': "),
         ("method=magic", "no method is called 'magic'"),
         ("device=tpu", "'device'"),
         ("capacity=10", "a pool of capacity 10 cannot hold 60"),

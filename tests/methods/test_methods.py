@@ -105,9 +105,7 @@ def test_every_option_says_what_it_is(method: str) -> None:
 
 
 def test_unknown_methods_and_options() -> None:
-    with pytest.raises(
-        SodapError, match="no method is called 'nothing'; there are: .*residual-sodap"
-    ):
+    with pytest.raises(SodapError, match=r"no method is called 'nothing'; .*residual-sodap"):
         find_method("nothing")
     backbone = Learner(["a", "b"]).method.backbone
     with pytest.raises(SodapError, match="option 'contxt' of residual-sodap"):

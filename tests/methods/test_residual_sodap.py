@@ -202,7 +202,7 @@ def test_a_full_pool_stays_as_it_is() -> None:
 
 def test_the_reference_is_kept_and_used() -> None:
     """The next stage starts from saved numbers: the same drift after a save, without old images."""
-    learner, _ = taught(1)
+    learner, _ = taught(1, drift={"min_entries": 2})
     state = {key: value.clone() for key, value in learner.method.state().items()}
     restored = Learner(
         THREE.classes, training=TRAINING, options=learner.facts()["options"], device="cpu"

@@ -120,7 +120,7 @@ def test_drawing_leaves_the_global_random_state_alone() -> None:
 
 
 def test_the_domains_look_different(full: Stream) -> None:
-    """A ridge regression on raw pixels does far worse away than at home."""
+    """On raw pixels, no domain can be read by what was learned on another."""
 
     def pixels(split: Split) -> Tensor:
         return split.images.flatten(1).double() / 255 - 0.5
@@ -134,8 +134,9 @@ def test_the_domains_look_different(full: Stream) -> None:
             for domain in full.domains
         ]
 
+    learned_on = torch.tensor([accuracies(domain) for domain in full.domains])
     for home in range(3):  # a street's pixels say little even about the same street
-        away = accuracies(full.domains[home])
-        at_home = away.pop(home)
-        assert at_home > 0.5
-        assert max(away) < at_home - 0.15
+        on_home = learned_on[:, home].tolist()
+        own = on_home.pop(home)
+        assert own > 0.5
+        assert max(on_home) < own - 0.3

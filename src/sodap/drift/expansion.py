@@ -9,8 +9,12 @@ from sodap.errors import SodapError
 
 
 def should_expand(score: float, settings: DriftSettings) -> bool:
-    """Whether the mean drift score exceeds θ. (Without drift it is about 0.8, see `null_band`.)"""
-    return score > settings.threshold
+    """Whether the mean drift score reaches θ; with θ = 0 every new domain does.
+
+    Beware of θ as a detector: without any drift the score is about 0.8 (see `null_band`), and with
+    one it can be lower, where the new domain's batches are more alike than the old one's were.
+    """
+    return score >= settings.threshold
 
 
 def expansion(active: int, score: float, settings: DriftSettings) -> int:

@@ -27,7 +27,7 @@ class DriftSettings(BaseModel):
         False, description="count the usage threshold in units of 1 / number of prompts"
     )
     min_entries: int = Field(
-        2, ge=1, description="with fewer past batches the entropy does not count"
+        10, ge=1, description="with fewer past batches the entropy does not count"
     )
     std_floor: float = Field(
         1e-4,
@@ -40,7 +40,11 @@ class DriftSettings(BaseModel):
     )
     min_growth: int = Field(10, ge=0, description="E_min: the fewest prompts an expansion adds")
     max_growth: int = Field(80, ge=0, description="E_max: the most prompts an expansion adds")
-    threshold: float = Field(0.7, ge=0, description="θ: the pool grows if the score exceeds this")
+    threshold: float = Field(
+        0.0,
+        ge=0,
+        description="θ: a domain with a lower score adds no prompt; 0 = all add, 0.7 = the paper",
+    )
 
     @model_validator(mode="after")
     def _growth_has_a_range(self) -> Self:

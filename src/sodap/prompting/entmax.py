@@ -97,8 +97,8 @@ def _threshold_of_squares(z: Tensor) -> Tensor:
     # small y, unlike the running sums, lose nothing to rounding.
     y = (z - least).relu_()
     total = y.sum(-1, keepdim=True)
-    over = torch.linalg.vector_norm(y, dim=-1, keepdim=True).square_() - 1
-    root: Tensor = (total.square() - size * over).relu_().sqrt_()
+    over: Tensor = torch.linalg.vector_norm(y, dim=-1, keepdim=True).square_() - 1
+    root = (total.square() - size * over).relu_().sqrt_()
     return least + over.div_(total + root)
 
 
