@@ -91,7 +91,7 @@ def test_the_std_floor_tames_identical_batches() -> None:
     for detector in (floored, literal):
         assert detector.scan([usage] * 20).scores.max() == pytest.approx(0.0, abs=1e-4)
     assert literal.observe(nudged).item() > 1e3
-    assert floored.observe(nudged).item() < 0.01
+    assert floored.observe(nudged).item() < 0.05
 
 
 def test_min_entries_silences_the_entropy() -> None:

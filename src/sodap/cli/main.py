@@ -34,9 +34,6 @@ def main() -> None:
     except SodapError as error:
         print(f"sodap: {error}", file=sys.stderr)
         sys.exit(2)
-    except KeyboardInterrupt:
-        print("sodap: interrupted; go on with the same command and --resume", file=sys.stderr)
-        sys.exit(130)
 
 
 def _show_warning(message: Warning | str, category: type[Warning], *_: object) -> None:
@@ -83,8 +80,12 @@ def run(
     config = load_config(recipe, changes or [])
     name = f"{Path(config.stream).name}-{config.method}-s{config.seed}"
     folder = out or Path("runs") / name
-    with ProgressBars(console) as bars:
-        record = run_config(config, folder, resume=resume, command=sys.argv, observer=bars)
+    try:
+        with ProgressBars(console) as bars:
+            record = run_config(config, folder, resume=resume, command=sys.argv, observer=bars)
+    except KeyboardInterrupt:
+        print("sodap: interrupted; go on with the same command and --resume", file=sys.stderr)
+        raise typer.Exit(130) from None
     show_result(console, record, config.method)
     console.print(f"Everything about this run: {folder}")
 

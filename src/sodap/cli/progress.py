@@ -87,4 +87,4 @@ class ProgressBars(Observer):
         drift = record["begun"].get("drift")
         if drift is not None:
             words.append(f"| drift {drift['score']:.2f}, {drift['added']} prompts added")
-        self.console.print(" ".join(words), highlight=False)
+        self.console.print(" ".join(words), highlight=False, soft_wrap=True)

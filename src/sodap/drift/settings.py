@@ -30,7 +30,7 @@ class DriftSettings(BaseModel):
         10, ge=1, description="with fewer past batches the entropy does not count"
     )
     std_floor: float = Field(
-        1e-4,
+        1e-5,
         ge=0,
         le=1,
         description="the entropy's std counts as no less than this share of log N; 0 = the paper",

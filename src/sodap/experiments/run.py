@@ -24,7 +24,7 @@ from sodap.errors import SodapError
 from sodap.evaluation import accuracy, macro_f1, quadratic_kappa, summary
 from sodap.experiments.config import RunConfig
 from sodap.experiments.environment import environment
-from sodap.learning import Learner, StageProgress
+from sodap.learning import Learner, StageProgress, Training
 from sodap.storage import has_state, load_state, read_json, save_state, write_bytes, write_json
 from sodap.streams import Stage, Stream, load_stream
 
@@ -106,7 +106,7 @@ class _Run:
             backbone=config.backbone,
             weights=config.weights,
             image_size=config.image_size,
-            training=config.training,
+            training=_training(config, stream),
             seed=config.seed,
             device=config.device,
             precision=config.precision,
@@ -155,7 +155,7 @@ class _Run:
             on_epoch=epoch_done,
             on_batch=lambda *where: self.observer.batch_done(stage, *where),
         )
-        seen = [self.learner.evaluate(domain).confusion for domain in self.stream.domains]
+        seen = [self.learner.evaluate(domain).confusion for domain in self.stream.tested]
         self.confusions.append([matrix.tolist() for matrix in seen])
         self.stages.append(
             {
@@ -230,6 +230,12 @@ class _Run:
         return [[measure(np.array(matrix)) for matrix in row] for row in self.confusions]
 
 
+def _training(config: RunConfig, stream: Stream) -> Training:
+    """The training that was asked for, with the stream's own views unless it names others."""
+    views = config.training.augmentation or stream.augmentation
+    return config.training.model_copy(update={"augmentation": views})
+
+
 def _describe(stream: Stream) -> dict[str, Any]:
     return {
         "name": stream.name,
@@ -242,6 +248,6 @@ def _describe(stream: Stream) -> dict[str, Any]:
                     for kind, split in domain.splits()
                 },
             }
-            for domain in stream.domains
+            for domain in stream.tested
         ],
     }

@@ -15,13 +15,14 @@ import torch
 from lightning.fabric import Fabric
 from numpy.typing import NDArray
 from torch import Tensor
-from torch.optim import AdamW
+from torch.optim import AdamW, Optimizer
 
+from sodap.errors import SodapError
 from sodap.evaluation import accuracy, confusion_matrix, macro_f1
 from sodap.learning.progress import StageProgress, snapshot
 from sodap.learning.training import Training
 from sodap.methods import Method
-from sodap.streams import Batches, Split, Stage
+from sodap.streams import Augmentation, Batches, Split, Stage
 
 EVALUATION_BATCH = 256
 
@@ -41,14 +42,10 @@ def learn_stage(
     on_batch: OnBatch | None = None,
 ) -> StageProgress:
     """Teach `method` one domain. With `resumed`, go on after the epoch that it describes."""
-    train, randomness = stage.domain.train, method.randomness
-    prepare, device = method.backbone.prepare, fabric.device
-
     progress = resumed or StageProgress(stage.number)
     if resumed is None:
+        look = _plain_batches(method, stage, training, fabric, "drift order")
         with fabric.autocast():
-            order = randomness.generator("drift order", stage.number)
-            look = Batches(train, training.batch_size, device, prepare, order)
             progress.begun = dict(method.eval().begin_stage(stage.number, look))
 
     optimizer = AdamW(method.parameter_groups(training.lr, training.weight_decay))
@@ -58,40 +55,13 @@ def learn_stage(
 
     while not progress.finished:
         epoch = progress.epoch + 1
-        where = (stage.number, epoch)
         decay = 0.5 * (1 + math.cos(math.pi * progress.epoch / training.epochs))
         for group, start in zip(optimizer.param_groups, starts, strict=True):
             group["lr"] = start * decay
 
-        views = randomness.generator("augment", *where, device=device)
-        replay = randomness.generator("replay", *where, device=device)
-        batches = Batches(
-            train,
-            training.batch_size,
-            device,
-            lambda images, views=views: prepare(training.augmentation(images, views)),  # type: ignore[misc]
-            randomness.generator("order", *where),
-        )
         began = time.perf_counter()
-        method.train()
-        sums: dict[str, Tensor] = {}
-        for step, (images, labels) in enumerate(batches, start=1):
-            with fabric.autocast():
-                losses = method.losses(images, labels, replay)
-                total = method.total(losses)
-            optimizer.zero_grad(set_to_none=True)
-            fabric.backward(total)
-            optimizer.step()
-            method.after_step()
-            for name, loss in losses.items():  # summed on the device: no wait for the host
-                sums[name] = sums.get(name, 0) + loss.detach() * len(labels)
-            if on_batch is not None:
-                on_batch(epoch, step, len(batches))
-
-        means = {name: float(total) / len(train) for name, total in sums.items()}
+        losses = train_epoch(method, stage, epoch, training, optimizer, fabric, on_batch)
         seconds = time.perf_counter() - began
-        if not all(map(math.isfinite, means.values())):
-            raise FloatingPointError(f"a loss is not finite in stage {stage.number}: {means}")
 
         matrix = evaluate(method, stage.domain.val, fabric)
         score = macro_f1(matrix)
@@ -108,11 +78,11 @@ def learn_stage(
                 "domain": stage.domain.name,
                 "epoch": epoch,
                 "lr": training.lr * decay,
-                "losses": means,
+                "losses": losses,
                 "weights": method.weights(),
                 "val_macro_f1": score,
                 "val_accuracy": accuracy(matrix),
-                "images_per_second": len(train) / seconds,
+                "images_per_second": len(stage.domain.train) / seconds,
                 "seconds": time.perf_counter() - began,
             }
         )
@@ -124,12 +94,63 @@ def learn_stage(
     return progress
 
 
+def train_epoch(
+    method: Method,
+    stage: Stage,
+    epoch: int,
+    training: Training,
+    optimizer: Optimizer,
+    fabric: Fabric,
+    on_batch: OnBatch | None = None,
+) -> dict[str, float]:
+    """One pass over the domain's training images; the mean of each loss."""
+    where, randomness, device = (stage.number, epoch), method.randomness, fabric.device
+    views = randomness.generator("augment", *where, device=device)
+    replay = randomness.generator("replay", *where, device=device)
+    augment = training.augmentation or Augmentation()
+    batches = Batches(
+        stage.domain.train,
+        training.batch_size,
+        device,
+        lambda images: method.backbone.prepare(augment(images, views)),
+        randomness.generator("order", *where),
+    )
+    method.train()
+    sums: dict[str, Tensor] = {}
+    for step, (images, labels) in enumerate(batches, start=1):
+        with fabric.autocast():
+            losses = method.losses(images, labels, replay)
+            total = method.total(losses)
+        optimizer.zero_grad(set_to_none=True)
+        fabric.backward(total)
+        optimizer.step()
+        method.after_step()
+        for name, loss in losses.items():  # summed on the device: no wait for the host
+            sums[name] = sums.get(name, 0) + loss.detach() * len(labels)
+        if on_batch is not None:
+            on_batch(epoch, step, len(batches))
+    means = {name: float(total) / len(stage.domain.train) for name, total in sums.items()}
+    if not all(map(math.isfinite, means.values())):
+        lost = ", ".join(name for name, mean in means.items() if not math.isfinite(mean))
+        raise SodapError(
+            f"training broke in stage {stage.number}, epoch {epoch}: {lost} is no finite number; "
+            f"a lower lr may help"
+        )
+    return means
+
+
+def _plain_batches(
+    method: Method, stage: Stage, training: Training, fabric: Fabric, purpose: str
+) -> Batches:
+    """The training images as they are, shuffled, so that no group of them is of one class."""
+    order = method.randomness.generator(purpose, stage.number)
+    prepare = method.backbone.prepare
+    return Batches(stage.domain.train, training.batch_size, fabric.device, prepare, order)
+
+
 def end_stage(method: Method, stage: Stage, training: Training, fabric: Fabric) -> dict[str, Any]:
     """Let the method keep what it needs of a domain that it will not see again."""
-    order = method.randomness.generator("reference order", stage.number)
-    look = Batches(
-        stage.domain.train, training.batch_size, fabric.device, method.backbone.prepare, order
-    )
+    look = _plain_batches(method, stage, training, fabric, "reference order")
     with fabric.autocast():
         return dict(method.eval().end_stage(stage.number, look))
 

@@ -19,6 +19,6 @@ class Training(BaseModel):
     batch_size: int = Field(64, ge=1, le=65_536, description="images a training step")
     lr: float = Field(1e-3, gt=0, le=10, description="learning rate at the start of a stage")
     weight_decay: float = Field(0.01, ge=0, description="AdamW's decay, on matrices only")
-    augmentation: Augmentation = Field(
-        Augmentation(), description="random views of the training images"
+    augmentation: Augmentation | None = Field(
+        None, description="random views of the training images; default: what suits the stream"
     )

@@ -8,12 +8,13 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import torch
 from torch import Tensor
 
 from sodap.errors import SodapError
+from sodap.streams.augment import Augmentation
 
 
 class MissingClassWarning(UserWarning):
@@ -64,17 +65,7 @@ class Domain:
     def check(self, classes: Sequence[str]) -> None:
         """Raise on what cannot be learned; warn about what can be lived with."""
         for kind, split in self.splits():
-            if len(split) == 0:
-                raise SodapError(
-                    f"the {kind} split of domain '{self.name}' is empty; "
-                    f"every domain needs images to train, validate and test on"
-                )
-            low, high = int(split.labels.min()), int(split.labels.max())
-            if low < 0 or high >= len(classes):
-                raise SodapError(
-                    f"domain '{self.name}' ({kind}) holds label {low if low < 0 else high}, "
-                    f"but the {len(classes)} classes are numbered 0 to {len(classes) - 1}"
-                )
+            self.check_split(kind, split, classes)
         present = set(self.train.labels.tolist())
         missing = [name for index, name in enumerate(classes) if index not in present]
         if missing:
@@ -83,6 +74,19 @@ class Domain:
                 f"it is learned from the other domains alone",
                 MissingClassWarning,
                 stacklevel=3,
+            )
+
+    def check_split(self, kind: str, split: Split, classes: Sequence[str]) -> None:
+        if len(split) == 0:
+            raise SodapError(
+                f"the {kind} split of domain '{self.name}' is empty; "
+                f"every domain needs images to train, validate and test on"
+            )
+        low, high = int(split.labels.min()), int(split.labels.max())
+        if low < 0 or high >= len(classes):
+            raise SodapError(
+                f"domain '{self.name}' ({kind}) holds label {low if low < 0 else high}, "
+                f"but the {len(classes)} classes are numbered 0 to {len(classes) - 1}"
             )
 
 
@@ -101,15 +105,26 @@ class Stream:
     name: str
     classes: tuple[str, ...]
     domains: tuple[Domain, ...]
+    unseen: tuple[Domain, ...] = ()
+    """Domains that are only ever tested on; they follow the others as columns of R."""
+    augmentation: Augmentation = field(default_factory=Augmentation)
+    """Which random views suit these images, unless the training says otherwise."""
 
     def __post_init__(self) -> None:
         if len(self.classes) < 2 or len(set(self.classes)) != len(self.classes):
             raise SodapError(f"stream '{self.name}' needs two or more classes with distinct names")
-        names = [domain.name for domain in self.domains]
-        if not names or len(set(names)) != len(names):
+        names = [domain.name for domain in self.tested]
+        if not self.domains or len(set(names)) != len(names):
             raise SodapError(f"stream '{self.name}' needs one or more domains with distinct names")
         for domain in self.domains:
             domain.check(self.classes)
+        for domain in self.unseen:
+            domain.check_split("test", domain.test, self.classes)
+
+    @property
+    def tested(self) -> tuple[Domain, ...]:
+        """The columns of R: every domain that is learned, then those that never are."""
+        return self.domains + self.unseen
 
     def stages(self) -> Iterator[Stage]:
         for number, domain in enumerate(self.domains, start=1):

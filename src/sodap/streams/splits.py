@@ -1,0 +1,310 @@
+"""Which image trains, which validates, which tests: dealt, given, saved and read again.
+
+A deal depends on the seed and on the names of files and groups, never on the order in which a disk
+lists them. It survives a move of the folder, another machine and another day.
+"""
+
+from __future__ import annotations
+
+import csv
+import io
+from collections import Counter, defaultdict
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import astuple, dataclass, fields
+from pathlib import Path
+from typing import Literal
+
+from sodap.errors import SodapError
+from sodap.randomness import Randomness
+from sodap.storage import write_bytes
+from sodap.streams.items import Item
+
+SPLITS = ("train", "val", "test")
+
+Fractions = tuple[float, float, float]
+"""Shares of train, val and test; (8, 1, 1) says the same as (0.8, 0.1, 0.1)."""
+
+
+# ------------------------------------------------------------------ dealing
+
+
+def split(
+    items: Sequence[Item],
+    fractions: Fractions,
+    seed: int,
+    *,
+    grouped: bool,
+    root: Path | None = None,
+) -> list[str]:
+    """The split of each item, in the items' order; stratified by label.
+
+    With `grouped`, a group is dealt as one; an item without a group is a group of its own.
+    Every split is within one group of its share of each class where groups have one label each.
+    A class with at least as many groups as there are splits is in every split, even where its
+    share is smaller than a group. `root` is what file names are relative to.
+    """
+    shares = _shares(fractions)
+    groups: dict[str, list[int]] = defaultdict(list)
+    for index, item in enumerate(items):
+        own = f"file {relative(item.path, root)}"
+        groups[f"group {item.group}" if grouped and item.group is not None else own].append(index)
+
+    draw = Randomness(seed)
+    drawn = sorted(groups, key=lambda key: (draw.number(f"split {key}"), key))
+    content = {key: Counter(items[index].label for index in groups[key]) for key in drawn}
+    side = _deal(content, shares)
+    found = [""] * len(items)
+    for key, members in groups.items():
+        for index in members:
+            found[index] = side[key]
+    return found
+
+
+def _shares(fractions: Fractions) -> dict[str, float]:
+    if len(fractions) != 3 or min(fractions) < 0 or fractions[0] <= 0:
+        raise SodapError(
+            f"the shares of train, val and test must be three numbers, none below 0 and the first "
+            f"above 0, got {fractions}"
+        )
+    whole = sum(fractions)
+    return {name: part / whole for name, part in zip(SPLITS, fractions, strict=True) if part > 0}
+
+
+def _deal(content: Mapping[str, Counter[str]], shares: Mapping[str, float]) -> dict[str, str]:
+    """A split for each group; `content` counts the labels of the groups, in the order drawn."""
+    total: Counter[str] = sum(content.values(), Counter())
+    holders = {
+        label: [key for key, counts in content.items() if label in counts] for label in total
+    }
+    rarest_first = sorted(total, key=lambda label: (len(holders[label]), label))
+    lack = {
+        name: {label: share * count for label, count in total.items()}
+        for name, share in shares.items()
+    }
+    side: dict[str, str] = {}
+
+    def give(key: str, name: str) -> None:
+        side[key] = name
+        for label, count in content[key].items():
+            lack[name][label] -= count
+
+    # Nobody goes without: one group of each class to each split, the small ones to those that
+    # have small shares. Where there are too few groups, training and testing come before val.
+    for label in rarest_first:
+        present = {side[key] for key in holders[label] if key in side}
+        free = sorted(
+            (key for key in holders[label] if key not in side), key=lambda key: content[key][label]
+        )
+        waiting = [name for name in ("train", "test", "val") if name in shares.keys() - present]
+        for name in waiting[: len(free)]:
+            give(free.pop(-1 if name == "train" else 0), name)
+
+    # All others, in the order drawn, go where they bring all classes closest to their shares:
+    # the squared error, relative to the class's size, falls most where this sum is largest.
+    for label in rarest_first:
+        for key in holders[label]:
+            if key not in side:
+                gain = {
+                    name: sum(
+                        count * missing[each] / total[each]
+                        for each, count in sorted(content[key].items())
+                    )
+                    for name, missing in lack.items()
+                }
+                give(key, max(gain, key=lambda name: gain[name]))
+    return side
+
+
+def given_splits(items: Sequence[Item]) -> list[str]:
+    """The splits that the items carry themselves."""
+    without = [item for item in items if item.split is None]
+    if without:
+        raise SodapError(
+            f"{len(without)} of {len(items)} images have no split while others have one, "
+            f"for example {without[0].path}; give a split to all images of a domain or to none"
+        )
+    found = [item.split for item in items if item.split is not None]
+    for item, name in zip(items, found, strict=True):
+        if name not in SPLITS:
+            raise SodapError(f"{item.path} has the split '{name}'; there are train, val and test")
+    return found
+
+
+def undersample(
+    items: Sequence[Item],
+    counts: Mapping[str, int] | Literal["balance"],
+    seed: int,
+    *,
+    root: Path | None = None,
+) -> list[Item]:
+    """At most so many items of a label, drawn at random; labels that are not named stay whole.
+
+    "balance" keeps of every label as many as the rarest has. The items keep their order.
+    """
+    present = Counter(item.label for item in items)
+    wanted = dict.fromkeys(present, min(present.values(), default=0))
+    if counts != "balance":
+        wanted = {**present, **counts}
+    draw = Randomness(seed)
+    keys = [f"undersample {relative(item.path, root)}" for item in items]
+    drawn = sorted(range(len(items)), key=lambda index: (draw.number(keys[index]), keys[index]))
+    kept: set[int] = set()
+    for index in drawn:
+        label = items[index].label
+        if wanted[label] > 0:
+            wanted[label] -= 1
+            kept.add(index)
+    return [item for index, item in enumerate(items) if index in kept]
+
+
+def relative(path: Path, root: Path | None) -> str:
+    """The name of a file below `root`, with slashes; a file elsewhere keeps its path."""
+    if root is not None and path.is_relative_to(root):
+        path = path.relative_to(root)
+    return path.as_posix()
+
+
+# ------------------------------------------------------------------ saved splits
+
+
+@dataclass(frozen=True)
+class SplitRow:
+    """A line of a file of splits."""
+
+    domain: str
+    path: str
+    """Relative to the folder of the domain's data."""
+    label: str
+    original: str
+    group: str
+    """Empty where the data set knows no groups."""
+    split: str
+
+
+COLUMNS = tuple(field.name for field in fields(SplitRow))
+
+
+def write_splits(path: Path, rows: Sequence[SplitRow]) -> None:
+    text = io.StringIO()
+    writer = csv.writer(text, lineterminator="\n")
+    writer.writerow(COLUMNS)
+    writer.writerows(astuple(row) for row in rows)
+    write_bytes(path, text.getvalue().encode())
+
+
+def read_splits(path: Path) -> list[SplitRow]:
+    rows = []
+    for number, cells in _table(path, COLUMNS):
+        row = SplitRow(*cells)
+        if row.split not in SPLITS:
+            raise SodapError(
+                f"{path}, line {number} has the split '{row.split}'; there are train, val and test"
+            )
+        rows.append(row)
+    if len({(row.domain, row.path) for row in rows}) < len(rows):
+        raise SodapError(f"{path} names some image twice; every image has one split")
+    return rows
+
+
+@dataclass(frozen=True)
+class Matched:
+    """Items that a saved or published list names, and how the two differ."""
+
+    items: list[Item]
+    splits: list[str]
+    missing: int
+    """Images that the list names and the disk does not have."""
+    relabelled: int = 0
+    """Images whose label is another one in the list."""
+
+
+def apply_splits(
+    items: Sequence[Item], rows: Sequence[SplitRow], domain: str, *, root: Path | None = None
+) -> Matched:
+    """The items of a domain that saved splits name, with these splits."""
+    saved = {row.path: row for row in rows if row.domain == domain}
+    if not saved:
+        raise SodapError(f"the saved splits know no domain '{domain}'")
+    found = [(item, saved.get(relative(item.path, root))) for item in items]
+    pairs = [(item, row) for item, row in found if row is not None]
+    return Matched(
+        items=[item for item, _ in pairs],
+        splits=[row.split for _, row in pairs],
+        missing=len(saved) - len({row.path for _, row in pairs}),
+        relabelled=sum(item.label != row.label for item, row in pairs),
+    )
+
+
+# ------------------------------------------------------------------ the authors' lists
+
+LISTED = {
+    "aptos": ("id_code", "diagnosis"),
+    "ddr": ("id_code", "diagnosis"),
+    "drd": ("image", "level"),
+}
+"""Domain -> the two columns of its files DOMAIN_{train,val,test}.csv."""
+
+GRADES = {"0": "Normal", "1": "NPDR", "2": "NPDR", "3": "NPDR", "4": "PDR"}
+
+
+def read_list_rows(folder: Path) -> list[SplitRow]:
+    """The authors' lists for diabetic retinopathy; they can be read where no image is.
+
+    The path of a row is the image's name without a suffix. The patient is known for drd alone,
+    whose images are called PATIENT_left and PATIENT_right.
+    """
+    rows: dict[tuple[str, str], SplitRow] = {}
+    for domain, columns in LISTED.items():
+        for name in SPLITS:
+            path = folder / f"{domain}_{name}.csv"
+            for number, (image, grade) in _table(path, columns):
+                if grade not in GRADES:
+                    raise SodapError(f"{path}, line {number} has the grade '{grade}', not 0 to 4")
+                stem = Path(image).stem
+                if (domain, stem) in rows:
+                    raise SodapError(f"{path}, line {number}: {stem} is listed for the second time")
+                patient = stem.rpartition("_")[0] if domain == "drd" else ""
+                row = SplitRow(domain, stem, GRADES[grade], grade, patient, name)
+                rows[domain, stem] = row
+    return list(rows.values())
+
+
+def read_paper_lists(folder: Path) -> dict[str, dict[str, str]]:
+    """Domain -> image id -> split."""
+    found: dict[str, dict[str, str]] = {domain: {} for domain in LISTED}
+    for row in read_list_rows(folder):
+        found[row.domain][row.path] = row.split
+    return found
+
+
+def match_list(items: Sequence[Item], listed: Mapping[str, str]) -> Matched:
+    """The items whose file name, without its suffix, is in a list of image ids."""
+    pairs = [(item, listed[item.path.stem]) for item in items if item.path.stem in listed]
+    return Matched(
+        items=[item for item, _ in pairs],
+        splits=[name for _, name in pairs],
+        missing=len(listed) - len({item.path.stem for item, _ in pairs}),
+    )
+
+
+def _table(path: Path, columns: Sequence[str]) -> Iterator[tuple[int, list[str]]]:
+    """Line numbers and the cells of the wanted columns; blank lines do not count."""
+    try:
+        text = path.read_text("utf-8-sig")
+    except FileNotFoundError as error:
+        raise SodapError(f"there is no file {path}") from error
+    except (OSError, UnicodeDecodeError) as error:
+        raise SodapError(f"{path} cannot be read as a table") from error
+    reader = csv.reader(io.StringIO(text, newline=""))
+    header = [cell.strip() for cell in next(reader, [])]
+    absent = [name for name in columns if name not in header]
+    if absent:
+        raise SodapError(f"{path} has no column '{absent[0]}'; it needs {', '.join(columns)}")
+    places = [header.index(name) for name in columns]
+    for cells in reader:
+        if any(cell.strip() for cell in cells):
+            if len(cells) != len(header):
+                raise SodapError(
+                    f"{path}, line {reader.line_num} has {len(cells)} cells, not {len(header)}"
+                )
+            yield reader.line_num, [cells[place].strip() for place in places]
