@@ -163,7 +163,7 @@ def test_settings_that_cannot_be() -> None:
 def test_a_broken_training_says_so(stripes: Stream) -> None:
     training = Training(epochs=3, patience=3, batch_size=16, lr=10, weight_decay=1e30)
     learner = Learner(stripes.classes, method="sequential", training=training, device="cpu")
-    with pytest.raises(SodapError, match="training broke in stage 1, epoch .*: ce is no finite"):
+    with pytest.raises(SodapError, match=r"training broke in stage 1, epoch .*: ce is no finite"):
         learner.learn(stripes.domains[0])
 
 

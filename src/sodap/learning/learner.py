@@ -118,6 +118,8 @@ class Learner:
             on_batch=on_batch,
         )
         progress.ended = end_stage(self.method, stage, self.training, self.fabric)
+        if not self.method.learns_by_gradient:
+            progress.best_score = self.evaluate(domain.val).macro_f1
         self.stages_learned = stage.number
         return progress
 

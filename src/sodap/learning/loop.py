@@ -48,6 +48,10 @@ def learn_stage(
         with fabric.autocast():
             progress.begun = dict(method.eval().begin_stage(stage.number, look))
 
+    if not method.learns_by_gradient:
+        progress.finished = True
+        return progress
+
     optimizer = AdamW(method.parameter_groups(training.lr, training.weight_decay))
     starts = [group["lr"] for group in optimizer.param_groups]
     if progress.optimizer:
@@ -150,9 +154,10 @@ def _plain_batches(
 
 def end_stage(method: Method, stage: Stage, training: Training, fabric: Fabric) -> dict[str, Any]:
     """Let the method keep what it needs of a domain that it will not see again."""
-    look = _plain_batches(method, stage, training, fabric, "reference order")
+    train = _plain_batches(method, stage, training, fabric, "reference order")
+    val = Batches(stage.domain.val, EVALUATION_BATCH, fabric.device, method.backbone.prepare)
     with fabric.autocast():
-        return dict(method.eval().end_stage(stage.number, look))
+        return dict(method.eval().end_stage(stage.number, train, val))
 
 
 @torch.inference_mode()

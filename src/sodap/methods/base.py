@@ -50,6 +50,8 @@ class Method(nn.Module, ABC):
     name: ClassVar[str]
     family: ClassVar[str]
     Config: ClassVar[type[MethodConfig]]
+    learns_by_gradient: ClassVar[bool] = True
+    """False for a method that needs no epochs: all it learns, it learns in `end_stage`."""
 
     def __init__(
         self, backbone: FrozenViT, classes: int, randomness: Randomness, config: MethodConfig
@@ -84,7 +86,7 @@ class Method(nn.Module, ABC):
     def forward(self, images: Tensor) -> Tensor:
         """Logits `[B, C]`; each row depends on its own image alone."""
 
-    def end_stage(self, number: int, batches: Batches) -> Facts:
+    def end_stage(self, number: int, train: Batches, val: Batches) -> Facts:
         """Keep what the next stage will need; called with the best weights restored."""
         return {}
 

@@ -9,6 +9,7 @@
 from __future__ import annotations
 
 import copy
+from collections.abc import Mapping
 from typing import Any
 
 import torch
@@ -136,7 +137,7 @@ class ResidualSodap(Method):
             )
         return losses
 
-    def total(self, losses: dict[str, Tensor]) -> Tensor:  # type: ignore[override]
+    def total(self, losses: Mapping[str, Tensor]) -> Tensor:
         if self.stage == 1 or not self.config.uw:
             return super().total(losses)
         total: Tensor = self.balance(losses)
@@ -177,9 +178,9 @@ class ResidualSodap(Method):
             )
         return {
             "score": report.mean,
-            "scores": report.scores.tolist(),
-            "entropy": report.entropy.tolist(),
-            "overlap": report.overlap.tolist(),
+            "scores": report.scores.round(4).tolist(),  # [batches, layers]
+            "entropy_per_layer": report.entropy.mean(0).tolist(),
+            "overlap_per_layer": report.overlap.mean(0).tolist(),
             "null_band": None if band is None else band._asdict(),
             "added": added,
         }
@@ -190,11 +191,11 @@ class ResidualSodap(Method):
         for parameter in self.prompter.shared_parameters():
             parameter.requires_grad_(thawed)
 
-    def end_stage(self, number: int, batches: Batches) -> Facts:
+    def end_stage(self, number: int, train: Batches, val: Batches) -> Facts:
         """Keep three things of this domain: class statistics, the head, and prompt usage."""
         statistics = ClassStatistics(self.classes, self.backbone.width).to(self.head.weight.device)
         window = self._empty_window()
-        report = self._observe(batches, window, statistics)
+        report = self._observe(train, window, statistics)
         self.memory.absorb(statistics)
         self.teacher.load_state_dict(self.head.state_dict())
         self.reference.keep(window)
@@ -282,7 +283,7 @@ class ResidualSodap(Method):
     def routing(self, images: Tensor) -> list[Routing]:
         return list(self.features(images)[1].routings)
 
-    def restore(self, state: Any, stage: int) -> None:
+    def restore(self, state: Mapping[str, Tensor], stage: int) -> None:
         kept = {key.split(".")[2] for key in state if key.startswith("memory.stages.")}
         self.memory.prepare(len(kept))
         self.memory.to(self.head.weight.device)

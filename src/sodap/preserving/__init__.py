@@ -2,10 +2,18 @@
 
 At the end of a stage `ClassStatistics` are absorbed by a `FeatureMemory`; in the next one the
 student head is held to the frozen teacher head on real features and on features drawn from memory.
+`RidgeStatistics` keep second moments instead and solve for a head in closed form.
 """
 
 from sodap.preserving.distillation import distillation_loss
 from sodap.preserving.replay import FeatureMemory
+from sodap.preserving.ridge import RidgeStatistics, with_constant
 from sodap.preserving.statistics import ClassStatistics
 
-__all__ = ["ClassStatistics", "FeatureMemory", "distillation_loss"]
+__all__ = [
+    "ClassStatistics",
+    "FeatureMemory",
+    "RidgeStatistics",
+    "distillation_loss",
+    "with_constant",
+]

@@ -1,4 +1,12 @@
-"""Random views of a batch, drawn on the device from a given generator."""
+"""Random views of a batch, drawn on the device from a given generator.
+
+Every image draws one row of numbers, one for each thing that may happen, in the order of `_DRAWS`,
+whether it may happen or not. So a setting changes what it is about and no other draw. A view
+depends on the generator and on the image's place in the batch, and on no other image.
+
+In the order of events: mirror, then turn, zoom and shift in one resampling, then brightness,
+contrast and saturation. What comes into view from outside repeats the border.
+"""
 
 from __future__ import annotations
 
@@ -6,6 +14,18 @@ import torch
 import torch.nn.functional as F
 from pydantic import BaseModel, ConfigDict, Field
 from torch import Tensor
+
+_DRAWS = (
+    *("hflip", "vflip"),
+    *("rotate", "shift_x", "shift_y", "zoom", "place_x", "place_y"),
+    *("brightness", "contrast", "saturation"),
+)
+
+# On a processor, a few images at a time stay in its cache: several times faster than a whole batch.
+_BLOCK = 4
+
+_GREY = (0.299, 0.587, 0.114)
+"""How bright red, green and blue appear (ITU-R BT.601)."""
 
 
 class Augmentation(BaseModel):
@@ -17,27 +37,104 @@ class Augmentation(BaseModel):
     vflip: bool = Field(False, description="mirror top and bottom, every second time")
     rotate: float = Field(0.0, ge=0, le=180, description="turn by up to this many degrees")
     shift: float = Field(0.0, ge=0, le=0.5, description="move by up to this part of the side")
+    zoom: float = Field(
+        1.0, gt=0, le=1, description="fill the view with a part whose side is at least this long"
+    )
+    brightness: float = Field(0.0, ge=0, le=1, description="largest relative change")
+    contrast: float = Field(0.0, ge=0, le=1, description="largest relative change")
+    saturation: float = Field(0.0, ge=0, le=1, description="largest relative change")
 
     def __call__(self, images: Tensor, generator: torch.Generator) -> Tensor:
         """uint8 `[B, 3, H, W]` -> float in [0, 1] of the same shape."""
-        images = images.float() / 255
-        batch, device = len(images), images.device
+        if self == Augmentation():
+            return images.float().div_(255)
+        draws = torch.rand(len(images), len(_DRAWS), device=images.device, generator=generator)
+        if images.device.type != "cpu":
+            return self._view(images, draws)
+        views = torch.empty(images.shape)
+        for start in range(0, len(images), _BLOCK):
+            block = slice(start, start + _BLOCK)
+            views[block] = self._view(images[block], draws[block])
+        return views
 
-        def draw(low: float, high: float) -> Tensor:
-            return torch.empty(batch, device=device).uniform_(low, high, generator=generator)
+    def _view(self, images: Tensor, draws: Tensor) -> Tensor:
+        draw = {name: row.view(-1, 1, 1, 1) for name, row in zip(_DRAWS, draws.T, strict=True)}
+        if self.rotate or self.shift or self.zoom < 1:
+            grid = self._grid(draw, *images.shape[-2:])
+            views = F.grid_sample(
+                images.float().div_(255), grid, padding_mode="border", align_corners=False
+            ).clamp_(0, 1)
+        else:
+            if self.hflip:
+                images = _mirrored(images, draw["hflip"] < 0.5, -1)
+            if self.vflip:
+                images = _mirrored(images, draw["vflip"] < 0.5, -2)
+            views = images.float().div_(255)
+        if self.brightness:
+            views = views.mul_(_factor(draw["brightness"], self.brightness)).clamp_(0, 1)
+        if self.contrast:
+            grey = _grey(views).mean((-2, -1), keepdim=True)
+            views = _away(views, grey, _factor(draw["contrast"], self.contrast))
+        if self.saturation:
+            views = _away(views, _grey(views), _factor(draw["saturation"], self.saturation))
+        return views
 
+    def _grid(self, draw: dict[str, Tensor], high: int, wide: int) -> Tensor:
+        """Where each pixel of a view looks in its image, `[B, H, W, 2]`, from -1 to 1 as (x, y)."""
+        side = 1 - (1 - self.zoom) * draw["zoom"]
+        angle = (_signed(draw["rotate"]) * self.rotate).deg2rad()
+        cos, sin = side * angle.cos(), side * angle.sin()
+        # A part of the image lies anywhere inside it; a shift then moves it, even over the border.
+        x = (1 - side) * _signed(draw["place_x"]) + 2 * self.shift * _signed(draw["shift_x"])
+        y = (1 - side) * _signed(draw["place_y"]) + 2 * self.shift * _signed(draw["shift_y"])
+        # A step to the right, a step down and the middle of the view, each as (x, y) `[B, 2, 1, 1]`.
+        # Angles are true in pixels, also where the image is not square.
+        right = torch.cat([cos, sin * (wide / high)], 1)
+        down = torch.cat([-sin * (high / wide), cos], 1)
+        middle = torch.cat([x, y], 1)
+        mirror = torch.ones_like(middle)
         if self.hflip:
-            images = torch.where(draw(0, 1).view(-1, 1, 1, 1) < 0.5, images.flip(-1), images)
+            mirror[:, 0] -= 2.0 * (draw["hflip"][:, 0] < 0.5)
         if self.vflip:
-            images = torch.where(draw(0, 1).view(-1, 1, 1, 1) < 0.5, images.flip(-2), images)
-        if self.rotate or self.shift:
-            angle = draw(-self.rotate, self.rotate).deg2rad()
-            across, down = (
-                draw(-2 * self.shift, 2 * self.shift),
-                draw(-2 * self.shift, 2 * self.shift),
-            )
-            cos, sin = angle.cos(), angle.sin()
-            turn = torch.stack([cos, -sin, across, sin, cos, down], 1).view(-1, 2, 3)
-            grid = F.affine_grid(turn, list(images.shape), align_corners=False)
-            images = F.grid_sample(images, grid, padding_mode="border", align_corners=False)
-        return images
+            mirror[:, 1] -= 2.0 * (draw["vflip"][:, 0] < 0.5)
+        across = (mirror * right) * _centres(wide, middle).view(1, 1, 1, wide)
+        along = (mirror * down) * _centres(high, middle).view(1, 1, high, 1)
+        return (across + (along + mirror * middle)).permute(0, 2, 3, 1)
+
+
+PAPER = Augmentation(hflip=True, vflip=True, rotate=8)
+"""What the paper's authors do to their training images."""
+
+
+def _signed(draw: Tensor) -> Tensor:
+    """[0, 1) -> [-1, 1)."""
+    return 2 * draw - 1
+
+
+def _factor(draw: Tensor, largest: float) -> Tensor:
+    return 1 + largest * _signed(draw)
+
+
+def _centres(count: int, like: Tensor) -> Tensor:
+    """The middles of `count` pixels that fill -1 to 1."""
+    return (torch.arange(count, dtype=like.dtype, device=like.device) * 2 + 1) / count - 1
+
+
+def _mirrored(images: Tensor, chosen: Tensor, dim: int) -> Tensor:
+    """Flip the chosen ones; with bits, since `torch.where` on bytes takes ten times as long."""
+    mirrored = images.flip(dim)
+    mirrored ^= images
+    mirrored &= chosen.to(torch.uint8) * 255
+    mirrored ^= images
+    return mirrored
+
+
+def _grey(images: Tensor) -> Tensor:
+    """`[B, 1, H, W]`."""
+    red, green, blue = (images[:, c : c + 1] * weight for c, weight in enumerate(_GREY))
+    return red + green + blue
+
+
+def _away(images: Tensor, base: Tensor, factor: Tensor) -> Tensor:
+    """Stretch the distance of `images` from `base` by `factor`."""
+    return base.lerp(images, factor).clamp_(0, 1)

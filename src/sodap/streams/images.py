@@ -201,15 +201,17 @@ def _decode_dicom(content: bytes, path: Path) -> Image.Image:
     raise SodapError(f"{path} is a DICOM file of kind {kind}; save it as grey or 8-bit RGB")
 
 
-def _through_window(values: NDArray[Any], data: Any) -> NDArray[np.floating[Any]]:
+def _through_window(pixels: NDArray[Any], data: Any) -> NDArray[np.float64]:
     """`[H, W]` with 0 where the window's black is and 1 where its white is."""
-    values = values.astype(np.float64)
+    values = pixels.astype(np.float64)
     if "WindowCenter" not in data or "WindowWidth" not in data:
-        low, high = values.min(), values.max()
-        return (values - low) / max(high - low, 1e-9)
-    # A file may offer several windows; the first is the one its maker prefers.
-    centre, width = (float(np.ravel(v)[0]) for v in (data.WindowCenter, data.WindowWidth))
-    return (values - (centre - 0.5)) / max(width - 1, 1e-9) + 0.5
+        black, span = values.min(), values.max() - values.min()
+    else:
+        # A file may offer several windows; the first is the one its maker prefers.
+        centre, width = (float(np.ravel(v)[0]) for v in (data.WindowCenter, data.WindowWidth))
+        black, span = centre - width / 2, width - 1
+    seen: NDArray[np.float64] = (values - black) / max(span, 1e-9)
+    return seen
 
 
 def _check_size(path: Path, wide: int, high: int) -> None:

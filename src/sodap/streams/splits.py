@@ -9,7 +9,7 @@ from __future__ import annotations
 import csv
 import io
 from collections import Counter, defaultdict
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import astuple, dataclass, fields
 from pathlib import Path
 from typing import Literal
@@ -18,6 +18,8 @@ from sodap.errors import SodapError
 from sodap.randomness import Randomness
 from sodap.storage import write_bytes
 from sodap.streams.items import Item
+from sodap.streams.sources.labels import read_rows
+from sodap.streams.sources.retinopathy import STAGES
 
 SPLITS = ("train", "val", "test")
 
@@ -193,14 +195,21 @@ def write_splits(path: Path, rows: Sequence[SplitRow]) -> None:
 
 
 def read_splits(path: Path) -> list[SplitRow]:
-    rows = []
-    for number, cells in _table(path, COLUMNS):
-        row = SplitRow(*cells)
-        if row.split not in SPLITS:
+    try:
+        lines = list(csv.reader(io.StringIO(path.read_text("utf-8"), newline="")))
+    except FileNotFoundError as error:
+        raise SodapError(f"there is no file of splits at {path}") from error
+    except (OSError, UnicodeDecodeError, csv.Error) as error:
+        raise SodapError(f"{path} cannot be read as a table of splits") from error
+    if not lines or tuple(lines[0]) != COLUMNS:
+        raise SodapError(f"{path} is no table of splits: its first line is not {','.join(COLUMNS)}")
+    for number, cells in enumerate(lines[1:], start=2):
+        if len(cells) != len(COLUMNS) or cells[-1] not in SPLITS:
             raise SodapError(
-                f"{path}, line {number} has the split '{row.split}'; there are train, val and test"
+                f"{path}, row {number}: there should be {len(COLUMNS)} cells, "
+                f"the last of them train, val or test"
             )
-        rows.append(row)
+    rows = [SplitRow(*cells) for cells in lines[1:]]
     if len({(row.domain, row.path) for row in rows}) < len(rows):
         raise SodapError(f"{path} names some image twice; every image has one split")
     return rows
@@ -244,9 +253,6 @@ LISTED = {
 }
 """Domain -> the two columns of its files DOMAIN_{train,val,test}.csv."""
 
-GRADES = {"0": "Normal", "1": "NPDR", "2": "NPDR", "3": "NPDR", "4": "PDR"}
-
-
 def read_list_rows(folder: Path) -> list[SplitRow]:
     """The authors' lists for diabetic retinopathy; they can be read where no image is.
 
@@ -254,18 +260,14 @@ def read_list_rows(folder: Path) -> list[SplitRow]:
     whose images are called PATIENT_left and PATIENT_right.
     """
     rows: dict[tuple[str, str], SplitRow] = {}
-    for domain, columns in LISTED.items():
-        for name in SPLITS:
-            path = folder / f"{domain}_{name}.csv"
-            for number, (image, grade) in _table(path, columns):
-                if grade not in GRADES:
-                    raise SodapError(f"{path}, line {number} has the grade '{grade}', not 0 to 4")
-                stem = Path(image).stem
-                if (domain, stem) in rows:
-                    raise SodapError(f"{path}, line {number}: {stem} is listed for the second time")
-                patient = stem.rpartition("_")[0] if domain == "drd" else ""
-                row = SplitRow(domain, stem, GRADES[grade], grade, patient, name)
-                rows[domain, stem] = row
+    for domain, (name, level) in LISTED.items():
+        for kind in SPLITS:
+            for row in read_rows(folder / f"{domain}_{kind}.csv", [name, level]):
+                image, grade = Path(row[name]).stem, row.known(row[level], STAGES)
+                if (domain, image) in rows:
+                    raise row.error(f"the image {image} is listed for the second time")
+                patient = image.rpartition("_")[0] if domain == "drd" else ""
+                rows[domain, image] = SplitRow(domain, image, STAGES[grade], grade, patient, kind)
     return list(rows.values())
 
 
@@ -285,26 +287,3 @@ def match_list(items: Sequence[Item], listed: Mapping[str, str]) -> Matched:
         splits=[name for _, name in pairs],
         missing=len(listed) - len({item.path.stem for item, _ in pairs}),
     )
-
-
-def _table(path: Path, columns: Sequence[str]) -> Iterator[tuple[int, list[str]]]:
-    """Line numbers and the cells of the wanted columns; blank lines do not count."""
-    try:
-        text = path.read_text("utf-8-sig")
-    except FileNotFoundError as error:
-        raise SodapError(f"there is no file {path}") from error
-    except (OSError, UnicodeDecodeError) as error:
-        raise SodapError(f"{path} cannot be read as a table") from error
-    reader = csv.reader(io.StringIO(text, newline=""))
-    header = [cell.strip() for cell in next(reader, [])]
-    absent = [name for name in columns if name not in header]
-    if absent:
-        raise SodapError(f"{path} has no column '{absent[0]}'; it needs {', '.join(columns)}")
-    places = [header.index(name) for name in columns]
-    for cells in reader:
-        if any(cell.strip() for cell in cells):
-            if len(cells) != len(header):
-                raise SodapError(
-                    f"{path}, line {reader.line_num} has {len(cells)} cells, not {len(header)}"
-                )
-            yield reader.line_num, [cells[place].strip() for place in places]

@@ -1,0 +1,116 @@
+"""Ridge regression on frozen features: the reference that anything cleverer has to beat.
+
+No gradient, no epochs, no forgetting by construction: it adds up second moments over all domains
+and solves for the head. `rp-ridge` does so on a fixed random projection of the features.
+"""
+
+from __future__ import annotations
+
+from typing import cast
+
+import torch
+from pydantic import Field
+from torch import Tensor
+
+from sodap.backbones import FrozenViT
+from sodap.methods.base import Asset, Batches, Facts, Method, MethodConfig, tensor_bytes
+from sodap.methods.registry import register_method
+from sodap.preserving import RidgeStatistics, with_constant
+from sodap.randomness import Randomness
+
+PENALTIES = tuple(10.0**exponent for exponent in range(-6, 3))
+
+
+class RidgeConfig(MethodConfig):
+    """The penalty is not an option: it is chosen on the validation images of all stages."""
+
+
+@register_method
+class Ridge(Method):
+    """A closed-form linear head on the frozen features of all domains so far."""
+
+    name = "ridge"
+    family = "reference"
+    Config = RidgeConfig
+    learns_by_gradient = False
+
+    weight: Tensor  # W [width + 1, C]
+
+    def __init__(
+        self, backbone: FrozenViT, classes: int, randomness: Randomness, config: MethodConfig
+    ) -> None:
+        super().__init__(backbone, classes, randomness, config)
+        width = self.feature_width
+        self.train_sums = RidgeStatistics(classes, width)
+        self.val_sums = RidgeStatistics(classes, width)
+        self.register_buffer("weight", torch.zeros(width + 1, classes))
+
+    @property
+    def feature_width(self) -> int:
+        return self.backbone.width
+
+    def features(self, images: Tensor) -> Tensor:
+        """`[B, feature_width]`, without gradient."""
+        with torch.no_grad():
+            return cast(Tensor, self.backbone(images)).float()
+
+    def losses(
+        self, images: Tensor, labels: Tensor, generator: torch.Generator
+    ) -> dict[str, Tensor]:
+        """The squared error that the closed form minimises, for those who want to look at it."""
+        target = torch.nn.functional.one_hot(labels, self.classes).float()
+        return {"square": (self(images) - target).square().sum(1).mean()}
+
+    def forward(self, images: Tensor) -> Tensor:
+        with torch.autocast(images.device.type, enabled=False):
+            return with_constant(self.features(images)) @ self.weight
+
+    def end_stage(self, number: int, train: Batches, val: Batches) -> Facts:
+        for sums, batches in ((self.train_sums, train), (self.val_sums, val)):
+            for images, labels in batches:
+                sums.update(self.features(images), labels)
+        # Validation images of all stages decide: those of one small domain alone would mislead.
+        heads = {penalty: self.train_sums.solve(penalty) for penalty in PENALTIES}
+        errors = {penalty: float(self.val_sums.error(head)) for penalty, head in heads.items()}
+        best = min(errors, key=errors.__getitem__)
+        self.weight.copy_(heads[best])
+        return {"penalty": best}
+
+    def stored(self) -> list[Asset]:
+        size = tensor_bytes(self.train_sums, self.val_sums)
+        return [Asset("second moments of the features", "statistics", size)]
+
+    def trainable_count(self) -> int:
+        return self.weight.numel()
+
+
+class ProjectedRidgeConfig(RidgeConfig):
+    projection: int = Field(2000, ge=1, le=20_000, description="random features")
+
+
+@register_method
+class ProjectedRidge(Ridge):
+    """The closed-form head on ReLU features of a fixed random projection."""
+
+    name = "rp-ridge"
+    Config = ProjectedRidgeConfig
+    config: ProjectedRidgeConfig
+
+    projection: Tensor  # [D, width]
+
+    def __init__(
+        self, backbone: FrozenViT, classes: int, randomness: Randomness, config: MethodConfig
+    ) -> None:
+        super().__init__(backbone, classes, randomness, config)
+        drawn = torch.randn(
+            backbone.width, self.feature_width, generator=randomness.generator("projection")
+        )
+        self.register_buffer("projection", drawn / backbone.width**0.5)
+
+    @property
+    def feature_width(self) -> int:
+        return self.config.projection
+
+    def features(self, images: Tensor) -> Tensor:
+        with torch.autocast(images.device.type, enabled=False):
+            return (super().features(images) @ self.projection).relu()

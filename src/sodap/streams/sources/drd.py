@@ -1,0 +1,39 @@
+"""`drd`: photographs of both eyes of 17,563 patients, from EyePACS clinics in the United States."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from sodap.streams.catalogue import register_source
+from sodap.streams.items import Item, Source
+from sodap.streams.sources.labels import read_rows
+from sodap.streams.sources.retinopathy import CLASSES, STAGES
+
+
+def read(root: Path) -> list[Item]:
+    """trainLabels.csv (image, level) and train/; images are named PATIENT_left, PATIENT_right."""
+    items = []
+    for row in read_rows(root / "trainLabels.csv", ["image", "level"]):
+        grade = row.known(row["level"], STAGES)
+        patient, _, eye = row["image"].rpartition("_")
+        if not patient or eye not in ("left", "right"):
+            raise row.error(f"the image '{row['image']}' is not named PATIENT_left or _right")
+        path = root / "train" / f"{row['image']}.jpeg"
+        items.append(Item(path, STAGES[grade], grade, group=patient))
+    return items
+
+
+register_source(
+    Source(
+        name="drd",
+        title="Diabetic Retinopathy Detection (EyePACS)",
+        classes=CLASSES,
+        licence="rules of the Kaggle competition, accepted on download",
+        citation="EyePACS and California Healthcare Foundation, Diabetic Retinopathy Detection, "
+        "Kaggle, 2015",
+        advice="get it from https://www.kaggle.com/c/diabetic-retinopathy-detection and unpack it "
+        "so that drd/trainLabels.csv and drd/train/PATIENT_left.jpeg exist",
+        read=read,
+        totals={"0": 25810, "1": 2443, "2": 5292, "3": 873, "4": 708},
+    )
+)

@@ -1,0 +1,47 @@
+"""`pacs`: seven things as photographs, paintings, cartoons and sketches."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from sodap.streams.catalogue import register_source
+from sodap.streams.items import Item, Source
+from sodap.streams.sources.folders import contents, one_of
+
+CLASSES = ("dog", "elephant", "giraffe", "guitar", "horse", "house", "person")
+DOMAINS = ("photo", "art_painting", "cartoon", "sketch")
+
+
+def read(root: Path) -> list[Item]:
+    """kfold/DOMAIN/CLASS/image as in the archive, or without kfold."""
+    home = root / "kfold" if (root / "kfold").is_dir() else root
+    return [
+        Item(home / domain / label / name, label, original=label, domain=domain)
+        for domain in DOMAINS
+        for label in CLASSES
+        for name in contents(one_of(home / domain, label))[1]
+    ]
+
+
+register_source(
+    Source(
+        name="pacs",
+        title="PACS",
+        classes=CLASSES,
+        licence="none stated by the authors",
+        citation="Li et al., Deeper, broader and artier domain generalization, ICCV, 2017",
+        advice="get it from https://sketchx.eecs.qmul.ac.uk/downloads and unpack it so that "
+        "pacs/kfold/photo/dog (or pacs/photo/dog) exists, and the same for art_painting, cartoon "
+        "and sketch",
+        read=read,
+        totals={
+            "dog": 1729,
+            "elephant": 1654,
+            "giraffe": 1566,
+            "guitar": 1113,
+            "horse": 1540,
+            "house": 943,
+            "person": 1446,
+        },
+    )
+)

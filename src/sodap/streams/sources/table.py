@@ -1,0 +1,87 @@
+"""`table`: a user's own images, listed in a CSV or Parquet file.
+
+Columns: path, label, domain, and where wanted group and split. Paths are relative to the file.
+"""
+
+from __future__ import annotations
+
+from importlib import import_module
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any
+
+from sodap.errors import SodapError
+from sodap.streams.catalogue import register_source
+from sodap.streams.items import Item, Source
+from sodap.streams.sources.folders import one_of
+from sodap.streams.sources.labels import Row, read_rows
+
+COLUMNS = ("path", "label", "domain")
+
+
+def read_table(file: Path) -> list[Item]:
+    """One item a row, in the order of the file."""
+    rows = _read_parquet(file) if file.suffix == ".parquet" else read_rows(file, COLUMNS)
+    return [
+        Item(
+            file.parent / row["path"],
+            row["label"],
+            original=row["label"],
+            group=row.get("group"),
+            domain=row["domain"],
+            split=row.split("split"),
+        )
+        for row in rows
+    ]
+
+
+def _read_parquet(file: Path) -> list[Row]:
+    if not file.is_file():
+        raise SodapError(f"there is no table at {file}")
+    try:
+        records = _records(file)
+    except SodapError:
+        raise
+    except Exception as error:  # each reader has errors of its own
+        raise SodapError(f"{file} cannot be read as a Parquet file: {error}") from error
+    for column in COLUMNS:
+        if records and column not in records[0]:
+            raise SodapError(
+                f"{file} has no column '{column}', only {', '.join(map(str, records[0]))}"
+            )
+    return [
+        Row(file, f"row {number}", {key: _cell(value) for key, value in record.items()})
+        for number, record in enumerate(records, start=1)
+    ]
+
+
+def _records(file: Path) -> list[dict[str, Any]]:
+    """Rows as dictionaries, by whichever reader is installed."""
+    if find_spec("pyarrow"):
+        table = import_module("pyarrow.parquet").read_table(file)
+        return list(table.to_pylist())
+    if find_spec("polars"):
+        return list(import_module("polars").read_parquet(file).to_dicts())
+    raise SodapError(f"{file} is a Parquet file; pip install pyarrow (or polars) to read it")
+
+
+def _cell(value: object) -> str:
+    return "" if value is None else str(value).strip()
+
+
+def _read(root: Path) -> list[Item]:
+    return read_table(one_of(root, "table.csv", "table.parquet") if root.is_dir() else root)
+
+
+register_source(
+    Source(
+        name="table",
+        title="own images in a table",
+        classes=(),
+        licence="that of your images",
+        citation="that of your images",
+        advice="write table/table.csv or table/table.parquet with the columns path, label and "
+        "domain, and where you want group and split, with paths relative to the table",
+        read=_read,
+    )
+)
