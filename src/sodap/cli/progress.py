@@ -46,7 +46,16 @@ class ProgressBars(Observer):
     ) -> None:
         self.progress.stop()
 
+    def images_decoded(self, done: int, total: int) -> None:
+        words = "  reading images, once"
+        self.progress.update(
+            self.epoch, description=words, completed=done, total=total, visible=True
+        )
+
     def started(self, stream: Stream, stages_done: int) -> None:
+        self.progress.update(self.epoch, visible=False)
+        for note in stream.notes:
+            self.console.print(f"note: {note}", highlight=False, soft_wrap=True)
         self.progress.update(
             self.stream,
             description=self.title or stream.name,

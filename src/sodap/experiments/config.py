@@ -21,7 +21,16 @@ class RunConfig(BaseModel):
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
-    stream: str = Field("digits", description="a stream's name, or a folder DOMAIN/CLASS/image")
+    stream: str = Field(
+        "digits", description="a stream's or protocol's name, a folder DOMAIN/CLASS/image, a table"
+    )
+    data: str | None = Field(
+        None, description="where data sets lie; default: $SODAP_DATA, or the folder data"
+    )
+    splits: str | None = Field(
+        None, description="a file of splits to use again, or the folder of the authors' lists"
+    )
+    split_seed: int = Field(0, ge=0, description="which images train, validate and test")
     method: str = Field("residual-sodap", description="a method's name")
     backbone: str = Field("micro", description="micro, deit_tiny, ..., or any timm ViT")
     weights: str = Field("pretrained", description="pretrained, random, or a file")

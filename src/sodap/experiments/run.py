@@ -1,6 +1,7 @@
 """One run: a method learns a stream, and a folder tells everything about it.
 
 FOLDER/config.json    every setting, defaults written out
+FOLDER/splits.csv     which file trains, validates and tests; to be used again with splits=
 FOLDER/record.json    the command, environment, R, metrics, pool, drift, status
 FOLDER/log.jsonl      one line an epoch
 FOLDER/checkpoint/    where to go on after an interruption; gone when the run is finished
@@ -27,6 +28,9 @@ from sodap.experiments.environment import environment
 from sodap.learning import Learner, StageProgress, Training
 from sodap.storage import has_state, load_state, read_json, save_state, write_bytes, write_json
 from sodap.streams import Stage, Stream, load_stream
+from sodap.streams.splits import write_splits
+
+SPLITS = "splits.csv"
 
 MEASURES: Mapping[str, Callable[[NDArray[np.int64]], float]] = {
     "accuracy": accuracy,
@@ -37,6 +41,8 @@ MEASURES: Mapping[str, Callable[[NDArray[np.int64]], float]] = {
 
 class Observer:
     """What can be watched of a run while it goes on; this one looks away."""
+
+    def images_decoded(self, done: int, total: int) -> None: ...
 
     def started(self, stream: Stream, stages_done: int) -> None: ...
 
@@ -65,8 +71,15 @@ def run(
     if finished is not None:
         return finished
     if stream is None:
-        size = config.image_size or native_size(config.backbone)
-        stream = load_stream(config.stream, image_size=size)
+        kept = folder / SPLITS  # of the run to go on with
+        stream = load_stream(
+            config.stream,
+            config.image_size or native_size(config.backbone),
+            data=config.data,
+            split_seed=config.split_seed,
+            splits=str(kept) if kept.exists() else config.splits,
+            on_progress=(observer or Observer()).images_decoded,
+        )
     return _Run(config, folder, stream, command, observer or Observer()).to_the_end()
 
 
@@ -124,6 +137,8 @@ class _Run:
     def to_the_end(self) -> dict[str, Any]:
         # Only now, with every input read and found good, is anything written.
         write_json(self.folder / "config.json", self.header["config"])
+        if self.stream.rows:
+            write_splits(self.folder / SPLITS, self.stream.rows)
         progress = self._resume()
         self.observer.started(self.stream, len(self.stages))
         try:
@@ -240,6 +255,7 @@ def _describe(stream: Stream) -> dict[str, Any]:
     return {
         "name": stream.name,
         "classes": list(stream.classes),
+        "notes": list(stream.notes),
         "domains": [
             {
                 "name": domain.name,

@@ -4,7 +4,8 @@ from sodap.streams import sources as sources
 from sodap.streams.augment import Augmentation
 from sodap.streams.batches import Batches
 from sodap.streams.images import read_image, read_images
-from sodap.streams.registry import load_stream, register_stream, stream_names
+from sodap.streams.loading import load_stream, make_plan
+from sodap.streams.registry import register_stream, stream_names
 from sodap.streams.stream import Domain, MissingClassWarning, Split, Stage, Stream
 
 __all__ = [
@@ -16,6 +17,7 @@ __all__ = [
     "Stage",
     "Stream",
     "load_stream",
+    "make_plan",
     "read_image",
     "read_images",
     "register_stream",

@@ -105,7 +105,7 @@ def _check_labels(source: Source, items: Sequence[Item]) -> None:
 
 
 def _once_each(items: Sequence[Item]) -> Iterator[Item]:
-    """Sorted items without repetitions: an image listed twice could sit on both sides of a split."""
+    """Without repetitions: an image listed twice could sit on both sides of a split."""
     last: Item | None = None
     for item in items:
         if last is None or item.path != last.path:

@@ -164,7 +164,7 @@ def _square(image: Image.Image, size: int, fit: Fit) -> Image.Image:
     square = Image.new("RGB", (size, size), "black")
     square.paste(
         image.resize(inside, bicubic, reducing_gap=3),
-        ((size - inside[0]) // 2, (size - inside[1]) // 2),
+        (round((size - inside[0]) / 2), round((size - inside[1]) / 2)),
     )
     return square
 

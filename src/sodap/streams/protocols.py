@@ -307,6 +307,8 @@ def build_stream(
         tuple(build(domain) for domain in plan.domains if domain.learned),
         tuple(build(domain) for domain in plan.domains if not domain.learned),
         plan.augmentation,
+        tuple(plan.rows()),
+        plan.differences,
     )
 
 
@@ -402,7 +404,7 @@ register_protocol(
         EIGHT_ONE_ONE,
         grouped=True,
         augmentation=MEDICAL_VIEWS,
-        note="Patients are known for DRD; the other two publish none, there an image is on its own.",
+        note="Patients are known for DRD alone; in the other two, an image is on its own.",
     )
 )
 register_protocol(
@@ -452,7 +454,7 @@ register_protocol(
         (70, 15, 15),
         grouped=True,
         augmentation=OBJECT_VIEWS,
-        note="A class has five objects: in a session, three videos train, one validates, one tests.",
+        note="A class has five videos a session: three train, one validates, one tests.",
     )
 )
 register_protocol(

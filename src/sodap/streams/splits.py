@@ -79,16 +79,24 @@ def _deal(content: Mapping[str, Counter[str]], shares: Mapping[str, float]) -> d
         label: [key for key, counts in content.items() if label in counts] for label in total
     }
     rarest_first = sorted(total, key=lambda label: (len(holders[label]), label))
-    lack = {
-        name: {label: share * count for label, count in total.items()}
-        for name, share in shares.items()
-    }
+    held: dict[str, Counter[str]] = {name: Counter() for name in shares}
+    dealt: Counter[str] = Counter()
     side: dict[str, str] = {}
 
     def give(key: str, name: str) -> None:
         side[key] = name
-        for label, count in content[key].items():
-            lack[name][label] -= count
+        held[name].update(content[key])
+        dealt.update(content[key])
+
+    def lack(name: str, counts: Counter[str]) -> float:
+        """How far a split is behind its share of what is dealt once these images are, too.
+
+        Where this is largest, the images lower the squared error of all splits most.
+        """
+        return sum(
+            count * (shares[name] * (dealt[label] + count) - held[name][label]) / total[label]
+            for label, count in sorted(counts.items())
+        )
 
     # Nobody goes without: one group of each class to each split, the small ones to those that
     # have small shares. Where there are too few groups, training and testing come before val.
@@ -101,19 +109,12 @@ def _deal(content: Mapping[str, Counter[str]], shares: Mapping[str, float]) -> d
         for name in waiting[: len(free)]:
             give(free.pop(-1 if name == "train" else 0), name)
 
-    # All others, in the order drawn, go where they bring all classes closest to their shares:
-    # the squared error, relative to the class's size, falls most where this sum is largest.
+    # All others in the order drawn; the rare classes first, while there is room to choose.
     for label in rarest_first:
         for key in holders[label]:
             if key not in side:
-                gain = {
-                    name: sum(
-                        count * missing[each] / total[each]
-                        for each, count in sorted(content[key].items())
-                    )
-                    for name, missing in lack.items()
-                }
-                give(key, max(gain, key=lambda name: gain[name]))
+                counts = content[key]
+                give(key, max(shares, key=lambda name: lack(name, counts)))
     return side
 
 
@@ -252,6 +253,7 @@ LISTED = {
     "drd": ("image", "level"),
 }
 """Domain -> the two columns of its files DOMAIN_{train,val,test}.csv."""
+
 
 def read_list_rows(folder: Path) -> list[SplitRow]:
     """The authors' lists for diabetic retinopathy; they can be read where no image is.

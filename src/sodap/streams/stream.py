@@ -15,6 +15,7 @@ from torch import Tensor
 
 from sodap.errors import SodapError
 from sodap.streams.augment import Augmentation
+from sodap.streams.splits import SplitRow
 
 
 class MissingClassWarning(UserWarning):
@@ -109,6 +110,10 @@ class Stream:
     """Domains that are only ever tested on; they follow the others as columns of R."""
     augmentation: Augmentation = field(default_factory=Augmentation)
     """Which random views suit these images, unless the training says otherwise."""
+    rows: tuple[SplitRow, ...] = ()
+    """Which file is in which split, for streams that are made of files."""
+    notes: tuple[str, ...] = ()
+    """Where the files are not what a paper or a data set promises; one sentence each."""
 
     def __post_init__(self) -> None:
         if len(self.classes) < 2 or len(set(self.classes)) != len(self.classes):

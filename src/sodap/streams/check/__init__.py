@@ -1,0 +1,7 @@
+"""What is wrong with a stream's data, before anything is learned from them."""
+
+from sodap.streams.check.checking import check_plan
+from sodap.streams.check.page import check_page
+from sodap.streams.check.report import Leak, Picture, Report, Twins
+
+__all__ = ["Leak", "Picture", "Report", "Twins", "check_page", "check_plan"]

@@ -39,7 +39,7 @@ def near_copies(prints: Sequence[Fingerprint]) -> list[tuple[int, int]]:
     not help, because medical images of one kind have nearly the same hashes.
     """
     hashes = np.array([each.waves for each in prints], dtype=np.uint64)
-    details = np.stack([each.detail.ravel() for each in prints]) if prints else np.empty((0, 1))
+    details = np.array([each.detail.ravel() for each in prints], dtype=np.int8)
     found: list[tuple[int, int]] = []
     for start in range(0, len(prints), _ROWS):
         distance = np.bitwise_count(hashes[start : start + _ROWS, None] ^ hashes[None, start:])

@@ -8,7 +8,7 @@ from pathlib import Path
 from sodap.errors import SodapError
 from sodap.streams.catalogue import register_source
 from sodap.streams.items import Item, Source
-from sodap.streams.sources.folders import contents
+from sodap.streams.sources.listing import contents
 
 CLASSES = (
     "plug adapters",

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import csv
 import io
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -53,7 +53,7 @@ class Row:
                 return cell
         raise self.error(f"there is no value for {' or '.join(columns)}")
 
-    def known(self, label: str, labels: Iterable[str]) -> str:
+    def known(self, label: str, labels: Collection[str]) -> str:
         """The label, if it is one of the `labels`; 1.0 is 1."""
         plain = label.removesuffix(".0")
         if plain not in labels:
@@ -99,7 +99,7 @@ def read_text(file: Path) -> str:
 def _read_lines(file: Path) -> list[tuple[int, list[str]]]:
     """Line numbers and cells of all lines that are not blank."""
     text = read_text(file)
-    delimiter = "\t" if "\t" in text.partition("\n")[0] else ","
+    delimiter = "\t" if "\t" in text.lstrip("\n").partition("\n")[0] else ","
     reader = csv.reader(
         io.StringIO(text, newline=""), delimiter=delimiter, skipinitialspace=True, strict=True
     )

@@ -6,7 +6,7 @@ from pathlib import Path
 
 from sodap.streams.catalogue import register_source
 from sodap.streams.items import Item, Source
-from sodap.streams.sources.folders import contents, one_of
+from sodap.streams.sources.listing import contents, one_of
 
 CLASSES = ("dog", "elephant", "giraffe", "guitar", "horse", "house", "person")
 DOMAINS = ("photo", "art_painting", "cartoon", "sketch")
@@ -30,9 +30,9 @@ register_source(
         classes=CLASSES,
         licence="none stated by the authors",
         citation="Li et al., Deeper, broader and artier domain generalization, ICCV, 2017",
-        advice="get it from https://sketchx.eecs.qmul.ac.uk/downloads and unpack it so that "
-        "pacs/kfold/photo/dog (or pacs/photo/dog) exists, and the same for art_painting, cartoon "
-        "and sketch",
+        advice="get it from https://dali-dl.github.io/project_iccv2017.html and unpack it so "
+        "that pacs/kfold/photo/dog (or pacs/photo/dog) exists, and the same for art_painting, "
+        "cartoon and sketch",
         read=read,
         totals={
             "dog": 1729,

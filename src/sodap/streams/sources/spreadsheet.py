@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import re
 import zipfile
-from collections.abc import Callable
 from pathlib import Path
 from xml.etree import ElementTree
 from xml.etree.ElementTree import Element
@@ -53,7 +52,7 @@ def _rows(sheet: Element, strings: list[str]) -> list[tuple[int, list[str]]]:
         for cell in row.findall("{*}c"):
             column = _column(cell.get("r", ""), default=len(cells))
             cells += [""] * (column - len(cells))  # empty cells are left out of the file
-            cells.append(_value(cell, strings.__getitem__))
+            cells.append(_value(cell, strings))
         if any(cells):
             rows.append((int(row.get("r", number)), cells))
     return rows
@@ -70,9 +69,9 @@ def _column(place: str, default: int) -> int:
     return column - 1
 
 
-def _value(cell: Element, string: Callable[[int], str]) -> str:
+def _value(cell: Element, strings: list[str]) -> str:
     kind = cell.get("t")
     if kind == "inlineStr":
         return _text(cell)
     value = (cell.findtext("{*}v") or "").strip()
-    return string(int(value)) if kind == "s" else value
+    return strings[int(value)] if kind == "s" else value

@@ -13,7 +13,7 @@ from typing import Any
 from sodap.errors import SodapError
 from sodap.streams.catalogue import register_source
 from sodap.streams.items import Item, Source
-from sodap.streams.sources.folders import one_of
+from sodap.streams.sources.listing import one_of
 from sodap.streams.sources.labels import Row, read_rows
 
 COLUMNS = ("path", "label", "domain")
@@ -21,7 +21,7 @@ COLUMNS = ("path", "label", "domain")
 
 def read_table(file: Path) -> list[Item]:
     """One item a row, in the order of the file."""
-    rows = _read_parquet(file) if file.suffix == ".parquet" else read_rows(file, COLUMNS)
+    rows = _read_parquet(file) if file.suffix.lower() == ".parquet" else read_rows(file, COLUMNS)
     return [
         Item(
             file.parent / row["path"],

@@ -1,0 +1,186 @@
+"""Images a second that reach the model: `python -m benchmarks.data`.
+
+From the second epoch on, the usual way (torchvision's transforms in a DataLoader that decodes every
+file anew) against ours (decoded once, mapped, augmented in batches). Every figure is the fastest of
+a few epochs. Both get the same files and the same cores.
+"""
+
+from __future__ import annotations
+
+import argparse
+import tempfile
+import time
+from collections.abc import Callable, Iterable, Iterator
+from pathlib import Path
+
+import numpy as np
+import torch
+from PIL import Image
+from timm.models.vision_transformer import VisionTransformer
+from torch import Tensor
+from torch.utils.data import DataLoader, Dataset
+from torchvision import transforms
+
+from sodap.backbones.vit import FrozenViT
+from sodap.experiments.environment import environment
+from sodap.storage import write_json
+from sodap.streams import Augmentation, Batches, Split
+from sodap.streams.augment import PAPER
+from sodap.streams.cache import cache_bytes, decoded
+from sodap.streams.images import SUFFIXES
+
+BATCH = 64
+EPOCHS = 3
+WORKERS = (0, 2)
+MEAN, STD = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)
+FLIPS = Augmentation(hflip=True, vflip=True)
+TARGET = 20
+
+
+class Files(Dataset[Tensor]):
+    """The usual way: one file, opened and decoded whenever it is asked for."""
+
+    def __init__(self, paths: list[Path], size: int) -> None:
+        self.paths = paths
+        self.transform = transforms.Compose(
+            [
+                transforms.Resize(round(size * 256 / 224)),
+                transforms.CenterCrop(size),
+                transforms.RandomHorizontalFlip(),
+                transforms.ToTensor(),
+                transforms.Normalize(MEAN, STD),
+            ]
+        )
+
+    def __len__(self) -> int:
+        return len(self.paths)
+
+    def __getitem__(self, index: int) -> Tensor:
+        with Image.open(self.paths[index]) as file:
+            seen: Tensor = self.transform(file.convert("RGB"))
+        return seen
+
+
+def make_images(folder: Path, count: int) -> list[Path]:
+    """JPEGs of 512 x 512 pixels: soft shapes and sensor noise, as costly to decode as photographs."""
+    random = np.random.default_rng(0)
+    paths = []
+    for index in range(count):
+        coarse = Image.fromarray(random.integers(0, 256, (16, 16, 3), np.uint8))
+        soft = np.asarray(coarse.resize((512, 512), Image.Resampling.BICUBIC), np.float32)
+        noisy = soft + random.normal(0, 12, soft.shape)
+        paths.append(folder / f"{index:05}.jpg")
+        Image.fromarray(noisy.clip(0, 255).astype(np.uint8)).save(paths[-1], quality=90)
+    return paths
+
+
+def images_per_second(count: int, epoch: Callable[[], Iterable[object]]) -> float:
+    """Of the fastest of a few epochs, after one that does not count."""
+    seconds = []
+    for _ in range(1 + EPOCHS):
+        start = time.perf_counter()
+        for _batch in epoch():
+            pass
+        seconds.append(time.perf_counter() - start)
+    return count / min(seconds[1:])
+
+
+def usual(paths: list[Path], size: int) -> dict[str, float]:
+    rates = {}
+    for workers in WORKERS:
+        loader = DataLoader(
+            Files(paths, size),
+            BATCH,
+            shuffle=True,
+            num_workers=workers,
+            persistent_workers=workers > 0,
+        )
+        rates[f"DataLoader, {workers} workers"] = images_per_second(len(paths), lambda: loader)  # noqa: B023
+    return rates
+
+
+def normaliser(size: int, device: torch.device) -> Callable[[Tensor], Tensor]:
+    """A backbone's own `prepare`; the network around it is as small as can be."""
+    vit = VisionTransformer(
+        img_size=size, patch_size=size, embed_dim=8, depth=1, num_heads=1, num_classes=0
+    )
+    return FrozenViT(vit, name="benchmark", mean=MEAN, std=STD).to(device).prepare
+
+
+def ours(images: Tensor, device: torch.device) -> dict[str, float]:
+    split = Split(images, torch.zeros(len(images), dtype=torch.int64))
+    normalise = normaliser(images.shape[-1], device)
+    order = torch.Generator().manual_seed(0)
+
+    def batches(prepare: Callable[[Tensor], Tensor]) -> Callable[[], Iterator[object]]:
+        def epoch() -> Iterator[object]:
+            yield from Batches(split, BATCH, device, prepare, order)
+            if device.type == "cuda":
+                torch.cuda.synchronize()
+
+        return epoch
+
+    def augmented(augmentation: Augmentation) -> Callable[[Tensor], Tensor]:
+        views = torch.Generator(device).manual_seed(0)
+        return lambda batch: normalise(augmentation(batch, views))
+
+    def alone(step: Callable[[Tensor], Tensor]) -> Callable[[], Iterator[object]]:
+        """A step by itself, on a batch that lies ready."""
+        ready = images[:BATCH].clone().to(device)
+        return lambda: (step(ready) for _ in range(-(-len(images) // len(ready))))
+
+    views = torch.Generator(device).manual_seed(0)
+    floats = Augmentation()(images[:BATCH].to(device), views)
+    stages = {
+        "cache, flips": batches(augmented(FLIPS)),
+        "cache, flips and rotation": batches(augmented(PAPER)),
+        "gather alone": batches(lambda batch: batch),
+        "flips alone": alone(lambda batch: FLIPS(batch, views)),
+        "flips and rotation alone": alone(lambda batch: PAPER(batch, views)),
+        "normalise alone": alone(lambda batch: normalise(floats)),
+    }
+    return {name: images_per_second(len(images), epoch) for name, epoch in stages.items()}
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(prog="python -m benchmarks.data", description=__doc__)
+    parser.add_argument("--images", type=int, default=600, help="how many, 600 by default")
+    parser.add_argument("--size", type=int, default=224, help="pixels a side, 224 by default")
+    parser.add_argument("--folder", type=Path, help="take the images below this folder")
+    parser.add_argument("--device", default="cuda" if torch.cuda.is_available() else "cpu")
+    parser.add_argument("--record", type=Path, help="write the numbers to this JSON file")
+    asked = parser.parse_args()
+    with tempfile.TemporaryDirectory(prefix="sodap-benchmark-") as name:
+        work = Path(name)
+        if asked.folder is None:
+            paths = make_images(work, asked.images)
+        else:
+            found = sorted(p for p in asked.folder.rglob("*") if p.suffix.lower() in SUFFIXES)
+            paths = found[: asked.images]
+        start = time.perf_counter()
+        images = decoded(paths, asked.size, folder=work / "cache")
+        rates = {"build the cache, once": len(paths) / (time.perf_counter() - start)}
+        rates |= usual(paths, asked.size) | ours(images, torch.device(asked.device))
+    best = max(rates[f"DataLoader, {workers} workers"] for workers in WORKERS)
+    ratios = {name: rates[name] / best for name in ("cache, flips", "cache, flips and rotation")}
+    room = cache_bytes(len(paths), asked.size) / 1e6
+    print(f"{len(paths)} images, {asked.size} px, cache {room:.0f} MB, on {asked.device}")
+    for name, rate in rates.items():
+        print(f"{name:28}{rate:10.0f} images/s")
+    for name, ratio in ratios.items():
+        reached = "reached" if ratio >= TARGET else "missed"
+        print(f"{name:28}{ratio:10.1f} x the best DataLoader (target {TARGET}: {reached})")
+    if asked.record is not None:
+        record = {
+            "images": len(paths),
+            "size": asked.size,
+            "device": asked.device,
+            "images_per_second": rates,
+            "ratios": ratios,
+            "machine": environment(),
+        }
+        write_json(asked.record, record)
+
+
+if __name__ == "__main__":
+    main()

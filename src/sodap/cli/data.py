@@ -1,0 +1,196 @@
+"""`sodap data`: which data sets and protocols there are, and what is wrong with the files here."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+from rich.console import Console
+from rich.markup import escape
+from rich.table import Table
+
+from sodap.errors import SodapError
+
+if TYPE_CHECKING:  # heavy imports wait inside the commands
+    from sodap.streams.check import Report
+    from sodap.streams.protocols import Plan
+
+app = typer.Typer(
+    name="data", help="List data sets and protocols; check the images.", no_args_is_help=True
+)
+console = Console()
+
+DataFolder = Annotated[
+    str | None,
+    typer.Option("--data", metavar="DIR", help="Where data sets are; default: SODAP_DATA or data."),
+]
+
+
+@app.command("list")
+def list_data(data: DataFolder = None) -> None:
+    """List every data set and every protocol, and what of them is here."""
+    from sodap.streams.catalogue import data_roots, find_source, locate, source_names
+    from sodap.streams.protocols import find_protocol, protocol_names
+
+    roots = data_roots(data)
+    _say(f"Looked in: {escape(', '.join(map(str, roots)))}")
+    _say("\n[bold]Data sets[/]")
+    for name in source_names():
+        source = find_source(name)
+        place = locate(source, roots)
+        found = f"[green]found[/] at {escape(str(place))}" if place else "[dim]not found[/]"
+        size = f", {sum(source.totals.values())} images" if source.totals else ""
+        _say(f"[bold]{name}[/]: {escape(source.title)}{size}; {found}")
+        _say(f"  classes: {', '.join(source.classes) or 'yours'}")
+        _say(f"  licence: {escape(source.licence)}")
+        if place is None:
+            _say(f"  [dim]{escape(source.advice)}[/]")
+    _say("\n[bold]Protocols[/]")
+    for name in protocol_names():
+        protocol = find_protocol(name)
+        domains = [
+            f"{each.name} (never learned)" if each.name in protocol.unseen else each.name
+            for each in protocol.domains
+        ]
+        needed = dict.fromkeys(each.source for each in protocol.domains)
+        absent = [each for each in needed if locate(find_source(each), roots) is None]
+        state = f"[dim]not here: {', '.join(absent)}[/]" if absent else "[green]all here[/]"
+        _say(f"[bold]{name}[/]: {escape(protocol.title)}; {state}")
+        _say(f"  domains: {' -> '.join(domains)}")
+        _say(f"  classes: {', '.join(protocol.classes)}")
+        shares = " : ".join(f"{part:g}" for part in protocol.fractions)
+        _say(f"  {shares} by {'group' if protocol.grouped else 'image'}. {escape(protocol.note)}")
+        expected = [
+            f"{each.name} {'/'.join(map(str, each.expected.values()))}"
+            for each in protocol.domains
+            if each.expected
+        ]
+        if expected:
+            which = f"{protocol.expected_split} images" if protocol.expected_split else "images"
+            _say(f"  {which} in the paper: {', '.join(expected)}")
+
+
+def _say(line: str) -> None:
+    """One line is one line, however narrow the terminal."""
+    console.print(line, highlight=False, soft_wrap=True)
+
+
+@app.command()
+def check(
+    stream: Annotated[
+        str | None,
+        typer.Argument(help="A protocol (see `sodap data list`), a folder or a table of images."),
+    ] = None,
+    data: DataFolder = None,
+    lists: Annotated[
+        Path | None,
+        typer.Option(
+            metavar="DIR", help="The paper's authors' lists; no stream: check them alone."
+        ),
+    ] = None,
+    splits: Annotated[
+        Path | None, typer.Option(metavar="FILE", help="Splits that were saved earlier.")
+    ] = None,
+    out: Annotated[Path, typer.Option(metavar="DIR", help="Folder for the results.")] = Path(
+        "sodap-check"
+    ),
+    seed: Annotated[int, typer.Option(min=0, help="Splits and draws follow from it.")] = 0,
+) -> None:
+    """Look for leakage, duplicates, flaws and wrong counts; exit with 1 where images leak."""
+    from rich.progress import Progress
+
+    from sodap.storage import write_bytes, write_json
+    from sodap.streams.check import check_page, check_plan
+    from sodap.streams.splits import write_splits
+
+    plan = _plan(stream, data, lists, splits, seed)
+    with Progress(console=console, transient=True, disable=not console.is_terminal) as progress:
+        task = progress.add_task("reading images", total=None)
+        report = check_plan(
+            plan, lambda done, total: progress.update(task, completed=done, total=total)
+        )
+    write_bytes(out / "check.html", check_page(report).encode())
+    write_json(out / "check.json", report.to_json())
+    write_splits(out / "splits.csv", plan.rows())
+    show_report(report)
+    _say(f"All of it: {escape(str(out / 'check.html'))}, check.json and splits.csv")
+    if report.leaks:
+        raise typer.Exit(1)
+
+
+def _plan(
+    stream: str | None, data: str | None, lists: Path | None, splits: Path | None, seed: int
+) -> Plan:
+    from sodap.streams.catalogue import data_roots, find_source, locate
+    from sodap.streams.protocols import (
+        find_protocol,
+        plan,
+        plan_folder,
+        plan_lists,
+        plan_table,
+        protocol_names,
+    )
+    from sodap.streams.splits import read_splits
+
+    if lists is not None and splits is not None:
+        raise SodapError("give --lists or --splits, not both: each says where an image belongs")
+    if stream is None:
+        if lists is None:
+            raise SodapError(
+                "name a protocol, a folder or a table to check (see `sodap data list`)"
+            )
+        return plan_lists(lists)
+    saved = None if splits is None else read_splits(splits)
+    if stream in protocol_names():
+        protocol, roots = find_protocol(stream), data_roots(data)
+        here = [locate(find_source(each.source), roots) for each in protocol.domains]
+        if stream == "paper-dr" and lists is not None and not any(here):
+            return plan_lists(lists)
+        return plan(protocol, roots, seed, lists=lists, saved=saved)
+    if lists is not None:
+        raise SodapError("--lists goes with paper-dr or alone; your own images have no such lists")
+    if Path(stream).is_dir():
+        return plan_folder(Path(stream), seed, saved=saved)
+    if Path(stream).is_file():
+        return plan_table(Path(stream), seed, saved=saved)
+    raise SodapError(
+        f"no protocol is called '{stream}' and no folder or table is there; "
+        f"there are: {', '.join(protocol_names())}"
+    )
+
+
+def show_report(report: Report) -> None:
+    """The counts as a table, then a line for all else."""
+    from sodap.streams.check.report import KINDS
+
+    table = Table(title=f"{report.name}: images", title_justify="left")
+    table.add_column("domain")
+    table.add_column("split")
+    for label in (*report.classes, "all"):
+        table.add_column(label, justify="right")
+    for (domain, kind), found in report.counts.items():
+        numbers = [found[label] for label in report.classes]
+        table.add_row(
+            escape(domain), kind, *map(str, (*numbers, sum(numbers))), end_section=kind == "test"
+        )
+    console.print(table)
+    for kind, places in report.twin_counts().items():
+        if places:
+            where = ", ".join(f"{count} {place}" for place, count in places.items())
+            _say(f"more than once, {KINDS[kind]}: {where}")
+    for count, what in (
+        (len(report.conflicts), "pictures with two labels"),
+        (len(report.unreadable), "unreadable files"),
+        (len(report.tiny), "tiny images"),
+    ):
+        if count:
+            _say(f"{count} {what}")
+    for line in (*report.differences, *report.missing):
+        _say(escape(line))
+    if report.without_images:
+        _say(f"no images here, lists alone: {escape(', '.join(report.without_images))}")
+    for leak in report.leaks:
+        _say(f"[bold red]leak:[/] {escape(str(leak))}")
+    if not report.leaks:
+        _say("[green]No leakage was found.[/]")

@@ -1,0 +1,197 @@
+"""A user's own images, in folders and in tables."""
+
+from __future__ import annotations
+
+import sys
+from importlib.machinery import ModuleSpec
+from pathlib import Path
+from types import ModuleType, SimpleNamespace
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from sodap.errors import SodapError
+from sodap.streams.catalogue import read_source
+from sodap.streams.items import Item
+from sodap.streams.sources import table as table_module
+from sodap.streams.sources.folder import read_folder
+from sodap.streams.sources.table import read_table
+
+
+def put(*paths: Path) -> None:
+    for path in paths:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.touch()
+
+
+# ------------------------------------------------------------------ folders
+
+
+def test_folders_without_and_with_splits(tmp_path: Path) -> None:
+    put(tmp_path / "b/cat/2.JPG", tmp_path / "b/cat/1.png", tmp_path / "a/train/dog/3.webp")
+    put(tmp_path / "b/cat/notes.txt", tmp_path / "b/cat/.1.png", tmp_path / ".git/x/y.png")
+    put(tmp_path / "readme.md")
+    (tmp_path / "a/val/dog").mkdir(parents=True)
+    assert read_folder(tmp_path) == [
+        Item(tmp_path / "a/train/dog/3.webp", "dog", "dog", domain="a", split="train"),
+        Item(tmp_path / "b/cat/1.png", "cat", "cat", domain="b"),
+        Item(tmp_path / "b/cat/2.JPG", "cat", "cat", domain="b"),
+    ]
+
+
+@pytest.mark.parametrize(
+    ("paths", "message"),
+    [
+        (["1.png"], r"1\.png has no class; .* DOMAIN/CLASS/image"),
+        (["a/1.png", "a/cat/2.png"], r"a/1\.png has no class"),
+        (["a/train/1.png"], r"train/1\.png has no class"),
+        (["a/train/cat/1.png", "a/cat/2.png"], r"both split folders \(train\) and 'cat'"),
+        (["a/cat/young/1.png"], "a/cat should hold the images of a class, not the folder 'young'"),
+        (["a/train/cat/old/1.png"], "a/train/cat should hold the images of a class"),
+    ],
+)
+def test_folders_in_disorder(paths: list[str], message: str, tmp_path: Path) -> None:
+    put(*(tmp_path / path for path in paths))
+    with pytest.raises(SodapError, match=message):
+        read_folder(tmp_path)
+
+
+def test_no_folder(tmp_path: Path) -> None:
+    with pytest.raises(SodapError, match="none cannot be read: No such file or directory"):
+        read_folder(tmp_path / "none")
+
+
+names = st.text(st.characters(categories=["Ll", "Lu", "Nd"]), min_size=1, max_size=6)
+
+
+@settings(max_examples=25, deadline=None)
+@given(
+    places=st.sets(
+        st.tuples(names, st.sampled_from(["x", "y", "z"]), st.integers(0, 9)),
+        min_size=1,
+        max_size=12,
+    )
+)
+def test_every_image_is_found_once(
+    places: set[tuple[str, str, int]], tmp_path_factory: pytest.TempPathFactory
+) -> None:
+    root = tmp_path_factory.mktemp("images")
+    put(*(root / domain / label / f"{number}.png" for domain, label, number in places))
+    items = read_folder(root)
+    found = [(item.domain, item.label, int(item.path.stem)) for item in items]
+    assert len(found) == len(places)
+    assert set(found) == places
+    assert [item.path for item in items] == sorted(item.path for item in items)
+
+
+# ------------------------------------------------------------------ tables
+
+
+def test_a_table_of_its_own_place(tmp_path: Path) -> None:
+    elsewhere = tmp_path / "elsewhere/c.png"
+    file = tmp_path / "lists/mine.csv"
+    put(file)
+    file.write_text(
+        "label, path, domain, split, group\n"
+        "cat, ../images/a.png, clinic, train, p1\n"
+        "dog, b.png, van, validation,\n"
+        f"dog, {elsewhere}, van, ,\n"
+    )
+    assert read_table(file) == [
+        Item(tmp_path / "lists/../images/a.png", "cat", "cat", "p1", "clinic", "train"),
+        Item(tmp_path / "lists/b.png", "dog", "dog", None, "van", "val"),
+        Item(elsewhere, "dog", "dog", None, "van", None),
+    ]
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("path,label\na.png,cat\n", "line 1: there is no column 'domain'"),
+        ("path,label,domain\n,cat,x\n", "line 2: there is no value for path"),
+        ("path,label,domain\na.png,,x\n", "line 2: there is no value for label"),
+        ("path,label,domain\na.png,cat,\n", "line 2: there is no value for domain"),
+        ("path,label,domain,split\na,cat,x,later\n", "line 2: the label 'later' is none of train"),
+    ],
+)
+def test_a_table_in_disorder(text: str, message: str, tmp_path: Path) -> None:
+    file = tmp_path / "mine.csv"
+    file.write_text(text)
+    with pytest.raises(SodapError, match=message):
+        read_table(file)
+
+
+def test_a_table_can_be_the_source_itself(tmp_path: Path) -> None:
+    """ROOT/table is a folder with table.csv, or a file of any kind that a table can be."""
+    (tmp_path / "table").write_text("path,label,domain\na.png,cat,x\n")
+    put(tmp_path / "a.png")
+    assert [item.path for item in read_source("table", [tmp_path])] == [tmp_path / "a.png"]
+
+
+RECORDS: list[dict[str, Any]] = [
+    {"path": "a.png", "label": 1, "domain": "clinic", "group": None, "split": "test"},
+    {"path": "b.png", "label": 0, "domain": "van", "group": 7, "split": None},
+]
+
+
+def install(monkeypatch: pytest.MonkeyPatch, reader: str, records: object) -> None:
+    """A stand-in for pyarrow or polars: the real ones are no dependency of these tests."""
+
+    def read(file: Path) -> Any:
+        if isinstance(records, Exception):
+            raise records
+        return SimpleNamespace(to_pylist=lambda: records, to_dicts=lambda: records)
+
+    for name in ("pyarrow", "polars"):
+        monkeypatch.setattr(
+            table_module,
+            "find_spec",
+            lambda wanted: ModuleSpec(wanted, None) if wanted == reader else None,
+        )
+        module = ModuleType(name)
+        vars(module).update(read_table=read, read_parquet=read, parquet=module)
+        monkeypatch.setitem(sys.modules, name, module)
+    monkeypatch.setitem(sys.modules, "pyarrow.parquet", sys.modules["pyarrow"])
+
+
+@pytest.mark.parametrize("reader", ["pyarrow", "polars"])
+def test_parquet(reader: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    install(monkeypatch, reader, RECORDS)
+    file = tmp_path / "mine.parquet"
+    file.touch()
+    assert read_table(file) == [
+        Item(tmp_path / "a.png", "1", "1", None, "clinic", "test"),
+        Item(tmp_path / "b.png", "0", "0", "7", "van", None),
+    ]
+
+
+def test_parquet_in_disorder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    file = tmp_path / "mine.parquet"
+    with pytest.raises(SodapError, match="there is no table at"):
+        read_table(file)
+    file.touch()
+    install(monkeypatch, "neither", RECORDS)
+    with pytest.raises(SodapError, match="pip install pyarrow"):
+        read_table(file)
+    install(monkeypatch, "pyarrow", [{"path": "a.png", "label": "cat"}])
+    with pytest.raises(SodapError, match="has no column 'domain', only path, label"):
+        read_table(file)
+    install(monkeypatch, "pyarrow", [*RECORDS, {**RECORDS[0], "label": None}])
+    with pytest.raises(SodapError, match="row 3: there is no value for label"):
+        read_table(file)
+    install(monkeypatch, "polars", OSError("magic bytes not found"))
+    with pytest.raises(SodapError, match="cannot be read as a Parquet file: magic bytes"):
+        read_table(file)
+
+
+def test_real_parquet_where_it_can_be_read(tmp_path: Path) -> None:
+    pyarrow = pytest.importorskip("pyarrow")
+    parquet = pytest.importorskip("pyarrow.parquet")
+    file = tmp_path / "mine.parquet"
+    parquet.write_table(pyarrow.Table.from_pylist(RECORDS), file)
+    assert [item.label for item in read_table(file)] == ["1", "0"]
+    file.write_bytes(b"no parquet")
+    with pytest.raises(SodapError, match="cannot be read as a Parquet file"):
+        read_table(file)

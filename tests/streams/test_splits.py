@@ -1,0 +1,281 @@
+"""Splits: nobody on two sides, fair shares, and the same deal wherever and whenever it is made."""
+
+from __future__ import annotations
+
+import csv
+import random
+from collections import Counter, defaultdict
+from pathlib import Path
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from sodap.errors import SodapError
+from sodap.streams.items import Item
+from sodap.streams.splits import (
+    SPLITS,
+    SplitRow,
+    apply_splits,
+    given_splits,
+    match_list,
+    read_list_rows,
+    read_paper_lists,
+    read_splits,
+    split,
+    undersample,
+    write_splits,
+)
+
+EIGHT_ONE_ONE = (8, 1, 1)
+ROOT = Path("data")
+
+
+def item(name: str, label: str = "a", group: str | None = None, kind: str | None = None) -> Item:
+    return Item(ROOT / name, label, original=label, group=group, split=kind)
+
+
+@st.composite
+def collections(draw: st.DrawFn, pure: bool = False) -> list[Item]:
+    """Images of up to four classes; some in groups, of one class each where `pure`."""
+    count = draw(st.integers(1, 120))
+    labels = "abcd"[: draw(st.integers(1, 4))]
+    groups = draw(st.integers(1, 30))
+    found = []
+    for index in range(count):
+        label = draw(st.sampled_from(labels))
+        number = draw(st.integers(-10, groups))
+        group = f"{label if pure else ''}{number}" if number >= 0 else None
+        found.append(item(f"{label}/{index}.png", label, group))
+    return found
+
+
+def unit(one: Item) -> str:
+    return one.group if one.group is not None else f"file {one.path}"
+
+
+@settings(deadline=None)
+@given(collections(), st.integers(0, 3))
+def test_no_group_is_on_two_sides(items: list[Item], seed: int) -> None:
+    sides = defaultdict(set)
+    for one, kind in zip(items, split(items, EIGHT_ONE_ONE, seed, grouped=True), strict=True):
+        sides[unit(one)].add(kind)
+    assert all(len(kinds) == 1 for kinds in sides.values())
+
+
+@settings(deadline=None)
+@given(collections(), st.booleans(), st.randoms(use_true_random=False))
+def test_the_deal_does_not_depend_on_the_order(
+    items: list[Item], grouped: bool, shuffle: random.Random
+) -> None:
+    def deal(each: list[Item]) -> dict[Path, str]:
+        kinds = split(each, EIGHT_ONE_ONE, 7, grouped=grouped, root=ROOT)
+        return {one.path: kind for one, kind in zip(each, kinds, strict=True)}
+
+    mixed = items.copy()
+    shuffle.shuffle(mixed)
+    assert deal(items) == deal(mixed)
+
+
+@settings(deadline=None)
+@given(
+    collections(pure=True),
+    st.sampled_from([(8, 1, 1), (70, 15, 15), (6, 2, 2), (1, 1, 1), (9, 1, 0)]),
+    st.integers(0, 3),
+)
+def test_every_class_has_its_share(
+    items: list[Item], fractions: tuple[float, float, float], seed: int
+) -> None:
+    """Within one group of its share, where a share is a group or more; present where it can be."""
+    kinds = split(items, fractions, seed, grouped=True)
+    for label in {one.label for one in items}:
+        sizes = Counter(unit(one) for one in items if one.label == label)
+        total, largest = sum(sizes.values()), max(sizes.values())
+        found = Counter(kind for one, kind in zip(items, kinds, strict=True) if one.label == label)
+        used = [name for name, part in zip(SPLITS, fractions, strict=True) if part]
+        if len(sizes) >= len(used):
+            assert all(found[name] for name in used)
+        smallest = min(part for part in fractions if part) / sum(fractions) * total
+        for name, part in zip(SPLITS, fractions, strict=True):
+            # One group for every split may be more than the small ones' share; train pays.
+            slack = largest if name != "train" or smallest >= largest else 2 * largest
+            assert abs(found[name] - part / sum(fractions) * total) <= slack
+
+
+def test_the_deal_is_this_one_on_every_machine() -> None:
+    items = [item(f"{index:02}.png", "ab"[index % 2], f"g{index // 3}") for index in range(30)]
+    kinds = split(items, (6, 2, 2), 0, grouped=True, root=ROOT)
+    assert kinds[::3] == "train train train val train test test train val train".split()
+    other = split(items, (6, 2, 2), 1, grouped=True, root=ROOT)
+    assert other != kinds
+
+
+def test_a_move_of_the_folder_changes_nothing() -> None:
+    here = [item(f"{index}.png") for index in range(40)]
+    there = [Item(Path("/mnt/disk") / one.path, one.label, one.original) for one in here]
+    one = split(here, EIGHT_ONE_ONE, 0, grouped=False, root=ROOT)
+    assert one == split(there, EIGHT_ONE_ONE, 0, grouped=False, root=Path("/mnt/disk") / ROOT)
+
+
+def test_too_few_groups_train_first_then_test() -> None:
+    alone = split([item("1.png")], EIGHT_ONE_ONE, 0, grouped=True)
+    assert alone == ["train"]
+    two = split([item("1.png"), item("2.png")], EIGHT_ONE_ONE, 0, grouped=True)
+    assert sorted(two) == ["test", "train"]
+
+
+def test_mixed_groups_keep_the_shares_of_a_rare_class() -> None:
+    """Patients with a common and a rare finding must not all go where the common one is short."""
+    items = [
+        item(
+            f"{patient}-{shot}.png", "rare" if patient < 40 and shot < 2 else "common", f"{patient}"
+        )
+        for patient in range(400)
+        for shot in range(4)
+    ]
+    kinds = split(items, EIGHT_ONE_ONE, 0, grouped=True)
+    found = Counter(k for one, k in zip(items, kinds, strict=True) if one.label == "rare")
+    assert abs(found["val"] - 8) <= 2
+    assert abs(found["test"] - 8) <= 2
+
+
+@pytest.mark.parametrize("fractions", [(0, 1, 1), (-1, 1, 1), (1, -1, 1)])
+def test_impossible_shares(fractions: tuple[float, float, float]) -> None:
+    with pytest.raises(SodapError, match="three numbers"):
+        split([item("1.png")], fractions, 0, grouped=False)
+
+
+def test_given_splits() -> None:
+    assert given_splits([item("1.png", kind="train"), item("2.png", kind="val")]) == [
+        "train",
+        "val",
+    ]
+    with pytest.raises(SodapError, match="1 of 2 images have no split"):
+        given_splits([item("1.png", kind="train"), item("2.png")])
+    with pytest.raises(SodapError, match="'dev'"):
+        given_splits([item("1.png", kind="dev")])
+
+
+@given(collections(), st.integers(0, 20), st.randoms(use_true_random=False))
+def test_undersampling_counts_exactly(
+    items: list[Item], wanted: int, shuffle: random.Random
+) -> None:
+    before = Counter(one.label for one in items)
+    kept = undersample(items, {"a": wanted}, 0)
+    after = Counter(one.label for one in kept)
+    assert after["a"] == min(wanted, before["a"])
+    assert all(after[label] == before[label] for label in before if label != "a")
+
+    level = undersample(items, "balance", 0)
+    assert set(Counter(one.label for one in level).values()) == {min(before.values())}
+    mixed = items.copy()
+    shuffle.shuffle(mixed)
+    assert set(undersample(mixed, "balance", 0)) == set(level)
+    assert level == [one for one in items if one in set(level)]
+
+
+# ------------------------------------------------------------------ files
+
+text = st.text(st.characters(exclude_categories=["Cs"], exclude_characters="\0"), max_size=12)
+
+
+@settings(deadline=None)
+@given(
+    rows=st.lists(
+        st.builds(SplitRow, text, text, text, text, text, st.sampled_from(SPLITS)),
+        unique_by=lambda row: (row.domain, row.path),
+        max_size=8,
+    )
+)
+def test_splits_come_back_as_they_were(
+    tmp_path_factory: pytest.TempPathFactory, rows: list[SplitRow]
+) -> None:
+    path = tmp_path_factory.mktemp("splits") / "splits.csv"
+    write_splits(path, rows)
+    assert read_splits(path) == rows
+
+
+def test_saved_splits_are_applied() -> None:
+    rows = [
+        SplitRow("d", "1.png", "a", "a", "", "test"),
+        SplitRow("d", "2.png", "b", "b", "", "train"),
+        SplitRow("d", "gone.png", "a", "a", "", "val"),
+        SplitRow("e", "3.png", "a", "a", "", "val"),
+    ]
+    items = [item("2.png", "a"), item("1.png", "a"), item("3.png", "a")]
+    found = apply_splits(items, rows, "d", root=ROOT)
+    assert found.items == items[:2]
+    assert found.splits == ["train", "test"]
+    assert (found.missing, found.relabelled) == (1, 1)
+    with pytest.raises(SodapError, match="no domain 'f'"):
+        apply_splits(items, rows, "f", root=ROOT)
+
+
+@pytest.mark.parametrize(
+    ("content", "words"),
+    [
+        ("a,b\n", "is no table of splits"),
+        ("", "is no table of splits"),
+        ("domain,path,label,original,group,split\nd,p,a,a,,dev\n", "row 2"),
+        ("domain,path,label,original,group,split\nd,p,a\n", "row 2"),
+        ("domain,path,label,original,group,split\nd,p,a,a,,val\nd,p,a,a,,val\n", "twice"),
+    ],
+)
+def test_damaged_splits(tmp_path: Path, content: str, words: str) -> None:
+    path = tmp_path / "splits.csv"
+    path.write_text(content)
+    with pytest.raises(SodapError, match=words):
+        read_splits(path)
+
+
+def test_no_splits(tmp_path: Path) -> None:
+    with pytest.raises(SodapError, match="no file of splits"):
+        read_splits(tmp_path / "nothing.csv")
+
+
+# ------------------------------------------------------------------ the authors' lists
+
+
+def write_lists(folder: Path) -> None:
+    for kind, number in zip(SPLITS, range(3), strict=True):
+        (folder / f"aptos_{kind}.csv").write_text(f"id_code,diagnosis\nabc{number},4\n\n\n")
+        (folder / f"ddr_{kind}.csv").write_text(f"id_code,diagnosis\n007-{number}-1.jpg,2\n")
+        (folder / f"drd_{kind}.csv").write_text(f"image,level\n{number}_left,0\n")
+
+
+def test_lists_are_matched_by_name(tmp_path: Path) -> None:
+    write_lists(tmp_path)
+    lists = read_paper_lists(tmp_path)
+    assert lists["ddr"] == {"007-0-1": "train", "007-1-1": "val", "007-2-1": "test"}
+    assert lists["aptos"] == {"abc0": "train", "abc1": "val", "abc2": "test"}
+    found = match_list(
+        [item("x/abc2.png"), item("x/abc9.png"), item("y/abc0.jpeg")], lists["aptos"]
+    )
+    assert found.splits == ["test", "train"]
+    assert found.missing == 1
+
+
+@pytest.mark.parametrize(("line", "words"), [("abc9,7", "label '7'"), ("abc0,1", "second time")])
+def test_wrong_lines_in_lists(tmp_path: Path, line: str, words: str) -> None:
+    write_lists(tmp_path)
+    (tmp_path / "aptos_val.csv").write_text(f"id_code,diagnosis\n{line}\n")
+    with pytest.raises(SodapError, match=words):
+        read_paper_lists(tmp_path)
+
+
+def test_the_authors_lists(shared: Path) -> None:
+    """Counted by hand, with another reader than the package's."""
+    rows = read_list_rows(shared / "paper/splits")
+    for domain, sizes in (
+        ("aptos", (2930, 366, 366)),
+        ("ddr", (10017, 1252, 1253)),
+        ("drd", (11452, 1432, 1432)),
+    ):
+        assert (
+            tuple(sum(r.domain == domain and r.split == s for r in rows) for s in SPLITS) == sizes
+        )
+    with (shared / "paper/splits/drd_test.csv").open() as file:
+        names = {line["image"] for line in csv.DictReader(file)}
+    assert names == {row.path for row in rows if (row.domain, row.split) == ("drd", "test")}
+    patients = {row.group for row in rows if (row.domain, row.split) == ("drd", "train")}
+    assert sum(name.split("_")[0] in patients for name in names) == 752

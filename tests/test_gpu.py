@@ -1,0 +1,69 @@
+"""What only a GPU can show. Skipped where there is none."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+import torch
+
+import sodap
+from sodap.learning import Learner, Training
+from sodap.methods import method_names
+from sodap.prompting import entmax
+from sodap.streams import Stream
+
+pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="no GPU here")
+
+TRAINING = Training(epochs=3, patience=3, batch_size=16, lr=3e-3)
+
+
+@pytest.mark.parametrize("method", method_names())
+def test_a_gpu_agrees_with_the_cpu(method: str, stripes: Stream, tmp_path: Path) -> None:
+    learner = Learner(
+        stripes.classes, method=method, training=TRAINING, device="cuda", precision="fp32"
+    )
+    for domain in stripes.domains:
+        learner.learn(domain)
+    images = stripes.domains[0].test.images
+    found = learner.predict(images).probabilities
+    learner.save(tmp_path)
+    on_cpu = sodap.load(tmp_path, device="cpu").predict(images).probabilities
+    torch.testing.assert_close(found, on_cpu, rtol=0, atol=5e-3)
+    half = sodap.load(tmp_path, device="cuda", precision="bf16").predict(images).probabilities
+    torch.testing.assert_close(half, on_cpu, rtol=0, atol=0.08)
+
+
+@pytest.mark.parametrize("method", ["residual-sodap", "sequential"])
+def test_a_step_never_waits_for_the_host(method: str, stripes: Stream) -> None:
+    learner = Learner(stripes.classes, method=method, training=TRAINING, device="cuda")
+    learner.learn(stripes.domains[0])
+    learner.learn(stripes.domains[1])
+    model = learner.method.train()
+    split = stripes.domains[1].train
+    images = model.backbone.prepare(split.images.cuda())
+    labels = split.labels.cuda()
+    generator = torch.Generator("cuda").manual_seed(0)
+    optimizer = torch.optim.AdamW(model.parameter_groups(1e-3, 0.01))
+
+    def step() -> None:
+        with learner.fabric.autocast():
+            total = model.total(model.losses(images, labels, generator))
+        optimizer.zero_grad(set_to_none=True)
+        learner.fabric.backward(total)
+        optimizer.step()
+        model.after_step()
+
+    step()  # tables that are derived once may wait
+    torch.cuda.synchronize()
+    torch.cuda.set_sync_debug_mode("error")
+    try:
+        step()
+    finally:
+        torch.cuda.set_sync_debug_mode("default")
+
+
+@pytest.mark.parametrize("alpha", [1.3, 1.5, 2.0])
+def test_entmax_on_a_gpu(alpha: float) -> None:
+    logits = torch.randn(64, 90, generator=torch.Generator().manual_seed(0))
+    torch.testing.assert_close(entmax(logits.cuda(), alpha).cpu(), entmax(logits, alpha))
