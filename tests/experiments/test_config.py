@@ -8,6 +8,7 @@ from sodap.errors import SodapError
 from sodap.experiments import RunConfig, load_config, read_recipe, recipe_names
 from sodap.learning import Training
 from sodap.methods import find_method, method_names
+from sodap.streams import Augmentation
 
 
 @pytest.mark.parametrize("name", recipe_names())
@@ -49,7 +50,7 @@ def test_changes_find_their_place() -> None:
     )
     assert config.seed == 7
     assert config.training.lr == 3e-4
-    assert config.training.augmentation.rotate == 8
+    assert config.training.augmentation == Augmentation(rotate=8)
     assert config.options["context"] == "cls"
     assert config.options["drift"] == {"window": 50}
     assert config.options["uw"] is False

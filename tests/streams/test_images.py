@@ -207,7 +207,7 @@ def test_files_that_are_no_image(tmp_path: Path) -> None:
     with pytest.raises(SodapError, match=r"a\.png cannot be read as an image: the file is empty"):
         read_image(path, 16)
     path.write_text("not a picture")
-    with pytest.raises(SodapError, match="its format is not known"):
+    with pytest.raises(SodapError, match="no decoder knows its format; save it as PNG or JPEG"):
         read_image(path, 16)
     with pytest.raises(SodapError, match="cannot be read as an image: is a directory"):
         read_image(tmp_path, 16)
@@ -268,7 +268,8 @@ def test_damaged_bytes_are_an_image_or_one_sentence(suffix: str, data: st.DataOb
     content = bytearray(CONTENTS[suffix])
     for _ in range(data.draw(st.integers(1, 8))):
         content[data.draw(st.integers(0, len(content) - 1))] = data.draw(st.integers(0, 255))
-    del content[data.draw(st.integers(1, len(content))) :]
+    if data.draw(st.booleans()):
+        del content[data.draw(st.integers(1, len(content))) :]
     try:
         seen = decode_image(bytes(content), Path("a"), 16)
     except SodapError:

@@ -105,7 +105,7 @@ def test_every_class_has_its_share(
 def test_the_deal_is_this_one_on_every_machine() -> None:
     items = [item(f"{index:02}.png", "ab"[index % 2], f"g{index // 3}") for index in range(30)]
     kinds = split(items, (6, 2, 2), 0, grouped=True, root=ROOT)
-    assert kinds[::3] == "train train train val train test test train val train".split()
+    assert " ".join(kinds[::3]) == "train train train val train test test train val train"
     other = split(items, (6, 2, 2), 1, grouped=True, root=ROOT)
     assert other != kinds
 
@@ -176,7 +176,7 @@ def test_undersampling_counts_exactly(
 
 # ------------------------------------------------------------------ files
 
-text = st.text(st.characters(exclude_categories=["Cs"], exclude_characters="\0"), max_size=12)
+text = st.text(st.characters(exclude_categories=["Cs"], exclude_characters="\0\r"), max_size=12)
 
 
 @settings(deadline=None)

@@ -9,14 +9,12 @@ from PIL import Image
 
 from sodap.errors import SodapError
 from sodap.streams import (
-    Augmentation,
     Batches,
     Domain,
     MissingClassWarning,
     Split,
     Stream,
     load_stream,
-    read_image,
     stream_names,
 )
 
@@ -86,28 +84,6 @@ def test_batches_cover_a_split_once(stripes: Stream) -> None:
     assert torch.equal(seen, split.images.flatten(1).sum(1).sort().values)
 
 
-def test_augmentation_follows_its_generator(stripes: Stream) -> None:
-    images = stripes.domains[0].train.images
-    augment = Augmentation(hflip=True, vflip=True, rotate=8, shift=0.1)
-
-    def view(seed: int) -> torch.Tensor:
-        return augment(images, torch.Generator().manual_seed(seed))
-
-    assert torch.equal(view(1), view(1))
-    assert not torch.equal(view(1), view(2))
-    assert view(1).min() >= 0
-    assert view(1).max() <= 1
-    nothing = Augmentation()(images, torch.Generator())
-    assert torch.equal(nothing, images.float() / 255)
-
-
-def test_flips_flip_half_of_the_images() -> None:
-    images = torch.zeros(2000, 3, 2, 2, dtype=torch.uint8)
-    images[..., 0] = 255
-    seen = Augmentation(hflip=True)(images, torch.Generator().manual_seed(0))
-    assert 900 < seen[:, 0, 0, 1].sum() < 1100
-
-
 def write_folder(root: Path, splits: bool) -> None:
     for domain in ("01-a", "02-b"):
         for name in ("cat", "dog"):
@@ -136,11 +112,11 @@ def test_a_folder_is_a_stream(tmp_path: Path, splits: bool) -> None:
 def test_folders_that_are_no_stream(tmp_path: Path) -> None:
     with pytest.raises(SodapError, match="no stream is called"):
         load_stream(str(tmp_path / "nothing"))
-    with pytest.raises(SodapError, match="no domain folders"):
+    with pytest.raises(SodapError, match="no images in DOMAIN/CLASS/image"):
         load_stream(str(tmp_path))
     write_folder(tmp_path, splits=True)
     (tmp_path / "01-a" / "test").rename(tmp_path / "01-a" / "tset")
-    with pytest.raises(SodapError, match="not exactly train, val and test: look at test, tset"):
+    with pytest.raises(SodapError, match=r"both split folders \(train, val\) and 'tset'"):
         load_stream(str(tmp_path))
 
 
@@ -150,27 +126,6 @@ def test_an_unreadable_image_is_named(tmp_path: Path) -> None:
     broken.write_bytes(broken.read_bytes()[:60])
     with pytest.raises(SodapError, match=r"0\.png cannot be read as an image"):
         load_stream(str(tmp_path))
-
-
-def test_images_are_read_upright_and_in_rgb(tmp_path: Path) -> None:
-    image = Image.new("L", (20, 10), 0)
-    image.paste(255, (0, 0, 10, 10))  # white on the left
-    exif = Image.Exif()
-    exif[0x0112] = 6  # to be turned a quarter clockwise: white comes to the top
-    image.save(tmp_path / "turned.jpg", exif=exif, quality=95)
-    seen = read_image(tmp_path / "turned.jpg", 8)
-    assert seen.shape == (3, 8, 8)
-    assert seen[:, :3].float().mean() > 200
-    assert seen[:, -3:].float().mean() < 50
-    with pytest.raises(SodapError, match="there is no image at"):
-        read_image(tmp_path / "none.png", 8)
-
-
-def test_a_bomb_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("sodap.streams.images.MAX_PIXELS", 100)
-    Image.new("RGB", (20, 10)).save(tmp_path / "large.png")
-    with pytest.raises(SodapError, match="20 x 10 pixels"):
-        read_image(tmp_path / "large.png", 8)
 
 
 def test_domain_checks_its_own_splits(stripes: Stream) -> None:

@@ -53,12 +53,14 @@ class FrozenViT(nn.Module):
 
     def prepare(self, images: Tensor) -> Tensor:
         """uint8 or [0, 1] float images `[B, 3, H, W]` -> what the network was trained on."""
-        if images.dtype == torch.uint8:
-            images = images.float() / 255
         if images.shape[-2:] != (self.image_size, self.image_size):
+            if images.dtype == torch.uint8:
+                images = images.float().div_(255)
             size = (self.image_size, self.image_size)
-            images = F.interpolate(images, size, mode="bicubic", antialias=True).clamp(0, 1)
-        return (images - self.mean) / self.std
+            images = F.interpolate(images, size, mode="bicubic", antialias=True).clamp_(0, 1)
+        if images.dtype == torch.uint8:  # one new tensor, the rest in place
+            return images.float().sub_(255 * self.mean).div_(255 * self.std)
+        return (images - self.mean).div_(self.std)
 
     def forward(self, images: Tensor, port: Port | None = None, *, norm: bool = True) -> Tensor:
         """Prepared images `[B, 3, S, S]` -> CLS feature `[B, D]`, after the final LayerNorm."""

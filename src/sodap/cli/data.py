@@ -122,42 +122,24 @@ def check(
 def _plan(
     stream: str | None, data: str | None, lists: Path | None, splits: Path | None, seed: int
 ) -> Plan:
+    from sodap.streams import make_plan, stream_names
     from sodap.streams.catalogue import data_roots, find_source, locate
-    from sodap.streams.protocols import (
-        find_protocol,
-        plan,
-        plan_folder,
-        plan_lists,
-        plan_table,
-        protocol_names,
-    )
-    from sodap.streams.splits import read_splits
+    from sodap.streams.protocols import find_protocol, plan_lists
 
     if lists is not None and splits is not None:
         raise SodapError("give --lists or --splits, not both: each says where an image belongs")
-    if stream is None:
-        if lists is None:
-            raise SodapError(
-                "name a protocol, a folder or a table to check (see `sodap data list`)"
-            )
-        return plan_lists(lists)
-    saved = None if splits is None else read_splits(splits)
-    if stream in protocol_names():
-        protocol, roots = find_protocol(stream), data_roots(data)
-        here = [locate(find_source(each.source), roots) for each in protocol.domains]
-        if stream == "paper-dr" and lists is not None and not any(here):
+    if lists is not None and not lists.is_dir():
+        raise SodapError(f"there is no folder of lists at {lists}")
+    if lists is not None and stream in (None, "paper-dr"):
+        sources = [find_source(each.source) for each in find_protocol("paper-dr").domains]
+        if stream is None or not any(locate(each, data_roots(data)) for each in sources):
             return plan_lists(lists)
-        return plan(protocol, roots, seed, lists=lists, saved=saved)
-    if lists is not None:
-        raise SodapError("--lists goes with paper-dr or alone; your own images have no such lists")
-    if Path(stream).is_dir():
-        return plan_folder(Path(stream), seed, saved=saved)
-    if Path(stream).is_file():
-        return plan_table(Path(stream), seed, saved=saved)
-    raise SodapError(
-        f"no protocol is called '{stream}' and no folder or table is there; "
-        f"there are: {', '.join(protocol_names())}"
-    )
+    if stream is None:
+        raise SodapError("name a protocol, a folder or a table to check (see `sodap data list`)")
+    if stream in stream_names():
+        raise SodapError(f"'{stream}' is made in memory; there are no files to check")
+    given = lists or splits
+    return make_plan(stream, data=data, split_seed=seed, splits=str(given) if given else None)
 
 
 def show_report(report: Report) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 
 import torch
 from torch import Tensor
@@ -34,10 +35,39 @@ class Batches:
         return -(-len(self.split) // self.size)
 
     def __iter__(self) -> Iterator[tuple[Tensor, Tensor]]:
-        for start in range(0, len(self.split), self.size):
-            chosen: Tensor | slice = slice(start, start + self.size)
-            if self.order is not None:
-                chosen = self.order[start : start + self.size]
-            images = self.split.images[chosen].to(self.device, non_blocking=True)
-            labels = self.split.labels[chosen].to(self.device, non_blocking=True)
-            yield self.prepare(images), labels
+        collected = (
+            self._ahead() if self.device.type == "cuda" else map(self._collect, self._starts())
+        )
+        for images, labels in collected:
+            images = images.to(self.device, non_blocking=True)
+            yield self.prepare(images), labels.to(self.device, non_blocking=True)
+
+    def _starts(self) -> range:
+        return range(0, len(self.split), self.size)
+
+    def _collect(self, start: int) -> tuple[Tensor, Tensor]:
+        """One batch from memory or from a mapped file."""
+        rows = slice(start, start + self.size)
+        if self.order is None:
+            return self.split.images[rows], self.split.labels[rows]
+        chosen = self.order[rows]
+        # Whole images lie in one piece: copying them one by one beats torch's general gather.
+        images = torch.stack([self.split.images[row] for row in chosen.tolist()])
+        return images, self.split.labels[chosen]
+
+    def _ahead(self) -> Iterator[tuple[Tensor, Tensor]]:
+        """Collect the next batch, where a GPU can copy from, while this one is computed."""
+
+        def collect(start: int) -> tuple[Tensor, Tensor]:
+            images, labels = self._collect(start)
+            return images.pin_memory(), labels.pin_memory()
+
+        with ThreadPoolExecutor(1) as worker:
+            waiting = None
+            for start in self._starts():
+                ahead = worker.submit(collect, start)
+                if waiting is not None:
+                    yield waiting.result()
+                waiting = ahead
+            if waiting is not None:
+                yield waiting.result()

@@ -222,8 +222,8 @@ class _Cache:
         needed, free = self.bytes - there, shutil.disk_usage(self.folder).free
         if needed > free:
             raise SodapError(
-                f"the cache of {len(self.paths)} images needs {_gigabytes(needed)}, only "
-                f"{_gigabytes(free)} are free at {self.folder}; make room or set SODAP_CACHE to a "
+                f"the cache of {len(self.paths)} images needs {_room(needed)}, only "
+                f"{_room(free)} is free at {self.folder}; make room or set SODAP_CACHE to a "
                 f"folder that has it"
             )
 
@@ -298,5 +298,5 @@ def _line(number: int, crc: int, sources: str) -> bytes:
     return json.dumps([number, crc, sources]).encode() + b"\n"
 
 
-def _gigabytes(count: int) -> str:
-    return f"{count / 1e9:.2f} GB"
+def _room(count: int) -> str:
+    return f"{count / 1e9:.1f} GB" if count >= 1e9 else f"{count / 1e6:.1f} MB"

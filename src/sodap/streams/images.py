@@ -87,12 +87,12 @@ def decode_image(content: bytes, path: Path, size: int, fit: Fit = "crop") -> ND
             square = _decode(content, path, size, fit)
     except SodapError:
         raise
-    except (UnidentifiedImageError, Image.DecompressionBombError) as error:
-        if isinstance(error, Image.DecompressionBombError):
-            raise _too_large(path) from error
-        raise _unreadable(path, "its format is not known") from error
+    except Image.DecompressionBombError as error:
+        raise _too_large(path) from error
+    except UnidentifiedImageError as error:
+        raise _unreadable(path, "no decoder knows its format; save it as PNG or JPEG") from error
     except Exception as error:  # on damaged bytes, decoders raise almost anything
-        raise _unreadable(path, "it is damaged or cut short") from error
+        raise _unreadable(path, "it is damaged, cut short or of a rare kind") from error
     return np.ascontiguousarray(np.asarray(square).transpose(2, 0, 1))
 
 

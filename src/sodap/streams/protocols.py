@@ -147,7 +147,8 @@ def plan(
     if isinstance(protocol, str):
         protocol = find_protocol(protocol)
     published = {} if lists is None else read_paper_lists(lists)
-    if lists is not None and not all(domain.listed in published for domain in protocol.domains):
+    ready = all(domain.listed in published for domain in protocol.domains)
+    if lists is not None and (protocol.grouped or not ready):  # the lists know no groups
         raise SodapError(f"{protocol.name} makes its own splits; lists are for paper-dr alone")
     differences: list[str] = []
     read: dict[str, list[Item]] = {}
@@ -206,31 +207,35 @@ def plan_lists(lists: Path) -> Plan:
 
 def plan_folder(root: Path, seed: int = 0, *, saved: Sequence[SplitRow] | None = None) -> Plan:
     """A user's folders: domains in the order of their names."""
-    return _plan_own(root.name, read_folder(root), root, seed, saved, sort=True)
+    items = read_folder(root)
+    if not items:
+        raise SodapError(f"{root} holds no images in DOMAIN/CLASS/image")
+    items.sort(key=lambda item: item.domain or "")
+    return _plan_own(root.resolve().name, items, root, seed, saved)
 
 
 def plan_table(file: Path, seed: int = 0, *, saved: Sequence[SplitRow] | None = None) -> Plan:
     """A user's table: domains in the order in which they first appear."""
-    return _plan_own(file.stem, read_table(file), file.parent, seed, saved, sort=False)
+    items = read_table(file)
+    if not items:
+        raise SodapError(f"{file} lists no images")
+    return _plan_own(file.stem, items, file.parent, seed, saved)
 
 
 def _plan_own(
-    name: str,
-    items: Sequence[Item],
-    root: Path,
-    seed: int,
-    saved: Sequence[SplitRow] | None,
-    *,
-    sort: bool,
+    name: str, items: Sequence[Item], root: Path, seed: int, saved: Sequence[SplitRow] | None
 ) -> Plan:
     """Splits that the user gives are kept; a domain without any is dealt 8 : 1 : 1 by groups."""
     parts: dict[str, list[Item]] = {}
+    seen: set[Path] = set()
     for item in items:
+        if item.path in seen:
+            raise SodapError(f"{item.path} is listed twice; name every image once")
+        seen.add(item.path)
         parts.setdefault(item.domain or name, []).append(item)
     domains = []
     differences: list[str] = []
-    for part in sorted(parts) if sort else parts:
-        own = parts[part]
+    for part, own in parts.items():
         if saved is not None:
             matched = apply_splits(own, saved, part, root=root)
             own, kinds = matched.items, matched.splits

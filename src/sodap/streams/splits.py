@@ -197,7 +197,8 @@ def write_splits(path: Path, rows: Sequence[SplitRow]) -> None:
 
 def read_splits(path: Path) -> list[SplitRow]:
     try:
-        lines = list(csv.reader(io.StringIO(path.read_text("utf-8"), newline="")))
+        text = path.read_bytes().decode()  # no line end inside a name is changed
+        lines = list(csv.reader(io.StringIO(text, newline="")))
     except FileNotFoundError as error:
         raise SodapError(f"there is no file of splits at {path}") from error
     except (OSError, UnicodeDecodeError, csv.Error) as error:

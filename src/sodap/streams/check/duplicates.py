@@ -20,9 +20,6 @@ On photographs of retinas and skin, re-encoded copies are above it and different
 same kind are below; see docs/data.md.
 """
 
-_ROWS = 512  # of the table of distances at a time
-_PAIRS = 4096  # to compare at a time
-
 
 def exact_copies(digests: Sequence[bytes]) -> list[list[int]]:
     """Groups of two or more equal files, as positions."""
@@ -35,29 +32,25 @@ def exact_copies(digests: Sequence[bytes]) -> list[list[int]]:
 def near_copies(prints: Sequence[Fingerprint]) -> list[tuple[int, int]]:
     """Pairs of positions whose pictures are alike; give each file once, without exact copies.
 
-    Every pair of hashes is compared, which takes about a second for 25,000 images: buckets would
-    not help, because medical images of one kind have nearly the same hashes.
+    Every pair of hashes is compared, which takes seconds for 25,000 images. Buckets would not
+    help: medical images of one kind have nearly the same hashes, so the details must decide.
     """
     hashes = np.array([each.waves for each in prints], dtype=np.uint64)
     details = np.array([each.detail.ravel() for each in prints], dtype=np.int8)
     found: list[tuple[int, int]] = []
-    for start in range(0, len(prints), _ROWS):
-        distance = np.bitwise_count(hashes[start : start + _ROWS, None] ^ hashes[None, start:])
-        first, second = np.nonzero(distance <= HASH_DISTANCE)
-        later = second > first
-        first, second = first[later] + start, second[later] + start
-        for begin in range(0, len(first), _PAIRS):
-            one, other = first[begin : begin + _PAIRS], second[begin : begin + _PAIRS]
-            alike = _correlation(details[one], details[other]) >= ALIKE
-            found += zip(one[alike].tolist(), other[alike].tolist(), strict=True)
+    for first in range(len(prints)):
+        distance = np.bitwise_count(hashes[first + 1 :] ^ hashes[first])
+        later = first + 1 + np.flatnonzero(distance <= HASH_DISTANCE)
+        if len(later):
+            alike = _correlation(details[first], details[later]) >= ALIKE
+            found += [(first, second) for second in later[alike].tolist()]
     return found
 
 
-def _correlation(one: NDArray[np.int8], other: NDArray[np.int8]) -> NDArray[np.float32]:
-    """Of the rows of two arrays `[M, P]`; 0 where one is flat, since blank images show nothing."""
-    a, b = one.astype(np.float32), other.astype(np.float32)
-    a -= a.mean(1, keepdims=True)
-    b -= b.mean(1, keepdims=True)
-    length = np.sqrt((a * a).sum(1) * (b * b).sum(1))
-    product: NDArray[np.float32] = (a * b).sum(1) / np.maximum(length, 1.0)
+def _correlation(one: NDArray[np.int8], others: NDArray[np.int8]) -> NDArray[np.float32]:
+    """Of `[P]` with each row of `[M, P]`; 0 where one is flat, since blank images show nothing."""
+    a, b = one.astype(np.float32), others.astype(np.float32)
+    a -= a.mean()
+    spread = np.sqrt((a @ a) * np.maximum(np.einsum("mp,mp->m", b, b) - b.sum(1) ** 2 / len(a), 0))
+    product: NDArray[np.float32] = (b @ a) / np.maximum(spread, 1.0)
     return product

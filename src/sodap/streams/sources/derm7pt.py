@@ -6,8 +6,8 @@ from pathlib import Path
 
 from sodap.streams.catalogue import register_source
 from sodap.streams.items import Item, Source
-from sodap.streams.sources.listing import one_of
 from sodap.streams.sources.labels import read_rows
+from sodap.streams.sources.listing import one_of
 from sodap.streams.sources.skin import CLASSES
 
 TOTALS = {

@@ -7,8 +7,8 @@ from pathlib import Path
 from sodap.streams.catalogue import register_source
 from sodap.streams.items import Item, Source
 from sodap.streams.sources.compact import is_compact, read_compact
-from sodap.streams.sources.listing import by_stem, one_of
 from sodap.streams.sources.labels import read_rows
+from sodap.streams.sources.listing import by_stem, one_of
 from sodap.streams.sources.skin import CLASSES
 
 TOTALS = {

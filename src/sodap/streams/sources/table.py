@@ -13,8 +13,8 @@ from typing import Any
 from sodap.errors import SodapError
 from sodap.streams.catalogue import register_source
 from sodap.streams.items import Item, Source
-from sodap.streams.sources.listing import one_of
 from sodap.streams.sources.labels import Row, read_rows
+from sodap.streams.sources.listing import one_of
 
 COLUMNS = ("path", "label", "domain")
 

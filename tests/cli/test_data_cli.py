@@ -1,0 +1,138 @@
+"""`sodap data` as a user meets it: what it prints, what it writes, how it exits."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+from PIL import Image
+from typer.testing import CliRunner, Result
+
+from sodap.cli.data import app
+from sodap.errors import SodapError
+from sodap.streams.catalogue import source_names
+from sodap.streams.protocols import protocol_names
+
+
+def call(*arguments: object) -> Result:
+    return CliRunner().invoke(app, [str(each) for each in arguments])
+
+
+def write_pictures(root: Path, domain: str, count: int = 20) -> None:
+    for index in range(count):
+        random = np.random.default_rng([index, *domain.encode()])
+        path = root / domain / ("cat", "dog")[index % 2] / f"{index}.png"
+        path.parent.mkdir(parents=True, exist_ok=True)
+        Image.fromarray(random.integers(0, 256, (80, 80, 3), dtype=np.uint8)).save(path)
+
+
+def test_everything_is_listed(tmp_path: Path) -> None:
+    (tmp_path / "idrid").mkdir()
+    shown = call("list", "--data", tmp_path)
+    assert shown.exit_code == 0
+    for name in (*source_names(), *protocol_names()):
+        assert f"\n{name}: " in shown.output
+    assert f"found at {tmp_path / 'idrid'}" in shown.output
+    assert f"Looked in: {tmp_path}" in shown.output
+    assert "images in the paper: aptos 1805/1562/295, ddr 6266/5343/913" in shown.output
+    assert "s3 (never learned)" in shown.output
+    assert "licence: CC BY 4.0" in shown.output
+
+
+def test_a_clean_folder(tmp_path: Path) -> None:
+    for domain in ("1-clinic", "2-van"):
+        write_pictures(tmp_path / "mine", domain)
+    shown = call("check", tmp_path / "mine", "--out", tmp_path / "out")
+    assert shown.exit_code == 0, shown.output
+    assert "No leakage was found." in shown.output
+    assert sorted(path.name for path in (tmp_path / "out").iterdir()) == [
+        "check.html",
+        "check.json",
+        "splits.csv",
+    ]
+    counts = json.loads((tmp_path / "out/check.json").read_text())["counts"]
+    assert counts[0] == {"domain": "1-clinic", "split": "train", "classes": {"cat": 8, "dog": 8}}
+
+    # The splits that were written serve again, whatever the seed.
+    saved = tmp_path / "out/splits.csv"
+    again = call(
+        "check", tmp_path / "mine", "--splits", saved, "--seed", 5, "--out", tmp_path / "again"
+    )
+    assert again.exit_code == 0
+    assert (tmp_path / "again/splits.csv").read_bytes() == saved.read_bytes()
+    call("check", tmp_path / "mine", "--seed", 5, "--out", tmp_path / "other")
+    assert (tmp_path / "other/splits.csv").read_bytes() != saved.read_bytes()
+
+
+def test_a_leak_exits_with_1(tmp_path: Path) -> None:
+    write_pictures(tmp_path, "images", count=6)
+    files = sorted((tmp_path / "images").rglob("*.png"))
+    lines = [
+        f"{file.relative_to(tmp_path)},{file.parent.name},here,{split},{patient}"
+        for file, split, patient in zip(
+            files, ("train", "val", "test") * 2, ("x", "x", "y", "z", "z", "y"), strict=True
+        )
+    ]
+    table = tmp_path / "mine.csv"
+    table.write_text("path,label,domain,split,group\n" + "\n".join(lines))
+    shown = call("check", table, "--out", tmp_path / "out")
+    assert shown.exit_code == 1
+    assert "leak: 2 of 2 val images of here: the same group" in shown.output
+    leaks = json.loads((tmp_path / "out/check.json").read_text())["leaks"]
+    assert {leak["kind"] for leak in leaks} == {"group"}
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (["check"], "name a protocol"),
+        (["check", "nowhere"], "no stream is called 'nowhere'"),
+        (["check", "digits"], "no files to check"),
+        (["check", "open-dr", "--data", "nowhere"], "is not at nowhere"),
+        (["check", "open-dr", "--splits", "nothing.csv"], "no file of splits"),
+        (["check", "--lists", "nowhere"], "no folder of lists at nowhere"),
+        (["check", ".", "--lists", "."], "lists of splits are for paper-dr"),
+        (["check", "--lists", "."], "no label file at aptos_train.csv"),
+        (["check", "paper-dr", "--lists", "a", "--splits", "b"], "not both"),
+    ],
+)
+def test_a_mistake_is_one_sentence(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, arguments: list[str], words: str
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    found = call(*arguments)
+    assert isinstance(found.exception, SodapError)
+    assert words in str(found.exception)
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize("stream", [[], ["paper-dr"]])
+def test_lists_without_images(tmp_path: Path, shared: Path, stream: list[str]) -> None:
+    lists = shared / "paper/splits"
+    shown = call(
+        "check", *stream, "--lists", lists, "--data", tmp_path / "no", "--out", tmp_path / "out"
+    )
+    assert shown.exit_code == 1
+    assert "752 of 1432 test images of drd: the same group" in shown.output
+    assert "no images here, lists alone: aptos, ddr, drd" in shown.output
+
+
+@pytest.mark.slow
+def test_real_lesions(tmp_path: Path, shared: Path) -> None:
+    shown = call("check", "open-skin", "--data", shared / "data", "--out", tmp_path)
+    assert "the complete data set has 32542" in shown.output
+    report = json.loads((tmp_path / "check.json").read_text())
+    assert report["unreadable"] == report["tiny"] == report["missing"] == []
+    assert not [leak for leak in report["leaks"] if leak["kind"] == "group"]
+    assert (tmp_path / "check.html").stat().st_size < 1_200_000
+
+
+def test_help_answers_at_once() -> None:
+    """Nothing heavy is imported before a command runs."""
+    code = "import sys, sodap.cli.data; print([m for m in ('torch', 'numpy') if m in sys.modules])"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout == "[]\n"

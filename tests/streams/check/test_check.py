@@ -1,0 +1,325 @@
+"""The check finds what was put there, and nothing where nothing is."""
+
+from __future__ import annotations
+
+import io
+import json
+import re
+from itertools import combinations
+from pathlib import Path
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from PIL import Image, ImageEnhance
+
+from sodap.streams.check import check_page, check_plan
+from sodap.streams.check.duplicates import ALIKE, HASH_DISTANCE, exact_copies, near_copies
+from sodap.streams.check.fingerprints import (
+    Fingerprint,
+    local_detail,
+    perceptual_hash,
+    read_fingerprint,
+)
+from sodap.streams.check.sheets import LIMIT
+from sodap.streams.items import Item
+from sodap.streams.protocols import Plan, PlannedDomain, plan, plan_lists
+
+
+def picture(number: int, side: int = 160) -> Image.Image:
+    random = np.random.default_rng(number)
+    soft = Image.fromarray(random.integers(0, 256, (6, 6, 3), dtype=np.uint8))
+    image = np.asarray(soft.resize((side, side), Image.Resampling.BICUBIC)).astype(np.int16)
+    lines = Image.fromarray(random.integers(-60, 60, (40, 40), dtype=np.int8).astype(np.uint8))
+    fine = np.asarray(lines.resize((side, side), Image.Resampling.BILINEAR)).astype(np.int16) % 60
+    return Image.fromarray(np.clip(image + fine[..., None], 0, 255).astype(np.uint8))
+
+
+def jpeg(image: Image.Image, quality: int = 85) -> bytes:
+    file = io.BytesIO()
+    image.save(file, "JPEG", quality=quality)
+    return file.getvalue()
+
+
+def planned(
+    root: Path,
+    name: str,
+    files: dict[str, tuple[str, str, bytes]],
+    groups: dict[str, str] | None = None,
+) -> PlannedDomain:
+    """A domain of files: name -> (split, label, content)."""
+    folder = root / name
+    folder.mkdir(parents=True)
+    items, splits = [], []
+    for file, (split, label, content) in files.items():
+        (folder / file).write_bytes(content)
+        items.append(Item(folder / file, label, label, (groups or {}).get(file)))
+        splits.append(split)
+    return PlannedDomain(name, folder, tuple(items), tuple(splits))
+
+
+def plan_of(*domains: PlannedDomain) -> Plan:
+    return Plan("made", ("a", "b"), domains)
+
+
+def read(path: Path) -> Fingerprint:
+    found = read_fingerprint(path)
+    assert isinstance(found, Fingerprint)
+    return found
+
+
+# ------------------------------------------------------------------ fingerprints
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        lambda image: image.resize((128, 128)),
+        lambda image: image.resize((320, 300)),
+        lambda image: ImageEnhance.Brightness(image).enhance(0.8),
+        lambda image: ImageEnhance.Contrast(image).enhance(0.8),
+    ],
+    ids=["smaller", "larger", "darker", "paler"],
+)
+def test_the_same_picture_in_another_file(tmp_path: Path, change: object) -> None:
+    assert callable(change)
+    for number in range(10):
+        (tmp_path / "one.jpg").write_bytes(jpeg(picture(number)))
+        (tmp_path / "two.jpg").write_bytes(jpeg(change(picture(number)), quality=60))
+        prints = [read(tmp_path / "one.jpg"), read(tmp_path / "two.jpg")]
+        assert prints[0].digest != prints[1].digest
+        assert near_copies(prints) == [(0, 1)]
+
+
+def test_other_pictures_are_other_pictures(tmp_path: Path) -> None:
+    for number in range(40):
+        (tmp_path / f"{number}.jpg").write_bytes(jpeg(picture(number)))
+    assert near_copies([read(path) for path in sorted(tmp_path.iterdir())]) == []
+
+
+def test_every_pair_is_compared() -> None:
+    """Against an oracle that goes through all pairs."""
+    random = np.random.default_rng(0)
+    prints: list[Fingerprint] = []
+    for index in range(60):
+        detail = np.random.default_rng(index // 4).integers(-90, 90, (64, 64))
+        noise = int(random.integers(10, 60))
+        detail = np.clip(detail + random.integers(-noise, noise, (64, 64)), -127, 127)
+        waves = int(random.integers(0, 2**63)) if index % 8 == 0 else prints[-1].waves
+        waves ^= 1 << int(random.integers(64))
+        prints.append(Fingerprint(b"", 100, waves, detail.astype(np.int8)))
+    near = [
+        (a, b)
+        for a, b in combinations(range(60), 2)
+        if (prints[a].waves ^ prints[b].waves).bit_count() <= HASH_DISTANCE
+    ]
+    wanted = [
+        (a, b)
+        for a, b in near
+        if np.corrcoef(prints[a].detail.ravel(), prints[b].detail.ravel())[0, 1] >= ALIKE
+    ]
+    assert 0 < len(wanted) < len(near)
+    assert sorted(near_copies(prints)) == wanted
+
+
+def test_blank_images_are_no_twins() -> None:
+    flat = np.full((64, 64), 77, dtype=np.uint8)
+    assert not local_detail(flat).any()
+    blank = Fingerprint(b"", 64, perceptual_hash(flat), local_detail(flat))
+    assert near_copies([blank, blank]) == []
+    assert near_copies([]) == []
+
+
+@settings(deadline=None, max_examples=30)
+@given(st.integers(0, 10_000), st.floats(0.5, 1.0), st.integers(0, 40))
+def test_light_hardly_changes_the_hash(number: int, gain: float, offset: int) -> None:
+    grey = np.asarray(picture(number).convert("L").resize((64, 64), Image.Resampling.BOX))
+    lit = (grey * gain * 0.8 + offset).astype(np.uint8)
+    assert (perceptual_hash(grey) ^ perceptual_hash(lit)).bit_count() <= HASH_DISTANCE
+
+
+def test_exact_copies() -> None:
+    assert exact_copies([b"x", b"y", b"x", b"z", b"x"]) == [[0, 2, 4]]
+
+
+@pytest.mark.slow
+def test_25_000_images_take_seconds() -> None:
+    """Hashes in clusters, as medical images have them: a million pairs need a closer look."""
+    random = np.random.default_rng(0)
+    centres = random.integers(0, 2**63, 250, dtype=np.uint64)
+    details = random.integers(-120, 120, (25_000, 64, 64), dtype=np.int8)
+    prints = [
+        Fingerprint(b"", 100, int(centres[k % 250]) ^ (1 << (k % 64)), details[k])
+        for k in range(25_000)
+    ]
+    prints[20_000] = prints[17]
+    assert near_copies(prints) == [(17, 20_000)]
+
+
+# ------------------------------------------------------------------ whole checks
+
+
+def clean(root: Path, name: str, first: int) -> PlannedDomain:
+    """Ten pictures of each class, none of them twice."""
+    kinds = ["train"] * 6 + ["val"] * 2 + ["test"] * 2
+    return planned(
+        root,
+        name,
+        {
+            f"{label}{index}.jpg": (kind, label, jpeg(picture(first + 50 * shift + index)))
+            for shift, label in enumerate("ab")
+            for index, kind in enumerate(kinds)
+        },
+    )
+
+
+def test_nothing_is_found_where_nothing_is(tmp_path: Path) -> None:
+    calls: list[tuple[int, int]] = []
+    domains = clean(tmp_path, "one", 0), clean(tmp_path, "two", 500)
+    report = check_plan(plan_of(*domains), lambda done, total: calls.append((done, total)))
+    assert calls[-1] == (40, 40)
+    found = (report.leaks, report.twins, report.unreadable, report.tiny, report.missing)
+    assert not any(found)
+    assert report.counts["one", "train"] == {"a": 6, "b": 6}
+    assert "No leakage was found." in check_page(report)
+
+
+def test_everything_is_found(tmp_path: Path) -> None:
+    same, alike, shared_picture = (jpeg(picture(number)) for number in (1, 2, 3))
+    again = jpeg(picture(2).resize((128, 128)), quality=60)
+    one = planned(
+        tmp_path,
+        "one",
+        {
+            "1.jpg": ("train", "a", same),
+            "2.jpg": ("test", "b", same),
+            "3.jpg": ("val", "b", same),
+            "4.jpg": ("train", "b", alike),
+            "5.jpg": ("train", "b", again),
+            "6.jpg": ("test", "a", shared_picture),
+            "7.jpg": ("val", "a", jpeg(picture(7))),
+            "8.jpg": ("test", "a", jpeg(picture(8))),
+            "small.jpg": ("train", "a", jpeg(picture(9, side=40))),
+            "broken.jpg": ("train", "a", jpeg(picture(10))[:600]),
+        },
+        groups={"7.jpg": "patient", "8.jpg": "patient", "1.jpg": "other"},
+    )
+    two = planned(
+        tmp_path,
+        "two",
+        {"1.jpg": ("train", "a", shared_picture), "2.jpg": ("test", "a", jpeg(picture(11)))},
+        groups={"1.jpg": "patient"},
+    )
+    report = check_plan(plan_of(one, two))
+    leaks = {(leak.kind, leak.held, leak.other): (leak.images, leak.of) for leak in report.leaks}
+    assert leaks == {
+        ("exact", ("one", "test"), ("one", "train")): (1, 3),
+        ("exact", ("one", "val"), ("one", "train")): (1, 2),
+        ("exact", ("one", "test"), ("one", "val")): (1, 3),
+        ("exact", ("one", "test"), ("two", "train")): (1, 3),
+        ("group", ("one", "test"), ("one", "val")): (1, 3),
+    }
+    assert [str(leak) for leak in report.leaks if leak.other[0] == "two"] == [
+        "1 of 3 test images of one: the same file is in train of two"
+    ]
+    assert report.twin_counts() == {
+        "exact": {"across splits": 1, "across domains": 1},
+        "near": {"within a split": 1},
+    }
+    assert [{p.path for p in twins.pictures} for twins in report.conflicts] == [
+        {"1.jpg", "2.jpg", "3.jpg"}
+    ]
+    assert [(flaw.path, flaw.what) for flaw in report.unreadable] == [
+        ("broken.jpg", "is not a whole image")
+    ]
+    assert [flaw.path for flaw in report.tiny] == ["small.jpg"]
+    assert set(report.missing) == {
+        "two has no image of b",
+        "two has no val image of a",
+    }
+
+
+def test_near_copies_of_exact_copies_leak_too(tmp_path: Path) -> None:
+    """The copy that comes first is on the harmless side."""
+    again = jpeg(picture(1).resize((128, 128)), quality=60)
+    first = jpeg(picture(1))
+    domain = planned(
+        tmp_path,
+        "one",
+        {
+            "1.jpg": ("train", "a", first),
+            "2.jpg": ("train", "a", again),
+            "3.jpg": ("test", "a", first),
+            "4.jpg": ("val", "b", jpeg(picture(5))),
+        },
+    )
+    report = check_plan(plan_of(domain))
+    assert {(leak.kind, leak.examples) for leak in report.leaks} == {
+        ("exact", (("3.jpg", "1.jpg"),)),
+        ("near", (("3.jpg", "2.jpg"),)),
+    }
+
+
+def test_the_page_stands_alone(tmp_path: Path) -> None:
+    odd = "<script>&.jpg"
+    domain = planned(
+        tmp_path,
+        "one",
+        {odd: ("train", "a", jpeg(picture(1))), "2.jpg": ("test", "b", jpeg(picture(1)))},
+    )
+    report = check_plan(plan_of(domain))
+    page = check_page(report)
+    assert "There is leakage" in page
+    assert "<script>" not in page
+    assert "&lt;script&gt;&amp;.jpg" in page
+    sources = re.findall(r'(?:src|href)="([^"]*)"', page)
+    assert sources
+    assert all(source.startswith("data:image/jpeg;base64,") for source in sources)
+    content = json.loads(json.dumps(report.to_json(), allow_nan=False))
+    assert content["leaks"][0]["images"] == 1
+    assert content["conflicts"][0]["kind"] == "exact"
+
+
+def test_sheets_are_small(tmp_path: Path) -> None:
+    noise = np.random.default_rng(0).integers(0, 256, (40, 100, 100, 3), dtype=np.uint8)
+    files = {f"{k}.jpg": ("train", "ab"[k % 2], jpeg(Image.fromarray(noise[k]))) for k in range(40)}
+    report = check_plan(plan_of(planned(tmp_path, "one", files)))
+    assert 1000 < len(report.sheets["one"]) <= LIMIT
+    with Image.open(io.BytesIO(report.sheets["one"])) as sheet:
+        assert sheet.width > 800
+
+
+def test_an_image_in_a_wrong_place_is_unreadable(tmp_path: Path) -> None:
+    items = (Item(tmp_path / "gone.jpg", "a", "a"),)
+    report = check_plan(plan_of(PlannedDomain("one", tmp_path, items, ("train",))))
+    assert report.unreadable[0].what == "No such file or directory"
+
+
+# ------------------------------------------------------------------ real data
+
+
+def test_the_authors_lists_leak(shared: Path) -> None:
+    """Patients with one eye in training and the other in the test, without any image at hand."""
+    report = check_plan(plan_lists(shared / "paper/splits"))
+    leaks = {(leak.held, leak.other): leak.images for leak in report.leaks}
+    assert leaks == {
+        (("drd", "test"), ("drd", "train")): 752,
+        (("drd", "val"), ("drd", "train")): 729,
+        (("drd", "test"), ("drd", "val")): 90,
+    }
+    assert report.without_images == ("aptos", "ddr", "drd")
+    assert report.differences == ()
+    assert "752 of 1432 test images of drd" in check_page(report)
+
+
+def test_real_copies_in_idrid(shared: Path) -> None:
+    """The data set itself has the same photograph under two names, some with two grades."""
+    whole = plan("open-dr", [shared / "data"])
+    idrid = next(domain for domain in whole.domains if domain.name == "idrid")
+    report = check_plan(Plan("idrid", whole.classes, (idrid,)))
+    assert sum(map(len, (report.unreadable, report.tiny))) == 0
+    exact = [{p.path.split("/")[1] for p in t.pictures} for t in report.twins if t.kind == "exact"]
+    assert {"test_IDRiD_064.jpg", "train_IDRiD_118.jpg"} in exact
+    near = [t for t in report.twins if t.kind == "near"]
+    assert len(near) <= 2  # 132,870 pairs of retinas that look alike at first sight

@@ -1,0 +1,511 @@
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import threading
+from collections.abc import Callable
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from PIL import Image
+
+from sodap.errors import SodapError
+from sodap.streams import Split
+from sodap.streams import cache as module
+from sodap.streams.cache import _Cache, cache_bytes, cache_folder, decoded
+from sodap.streams.images import decode_image, read_images
+
+COUNT, SIZE = 11, 12
+
+
+@pytest.fixture(autouse=True)
+def small_chunks(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "CHUNK", 2)
+
+
+@pytest.fixture
+def paths(tmp_path: Path) -> list[Path]:
+    return write_images(tmp_path / "images", COUNT)
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    return tmp_path / "cache"
+
+
+def write_images(folder: Path, count: int) -> list[Path]:
+    folder.mkdir()
+    random = np.random.default_rng(0)
+    found = [folder / f"{index}.png" for index in range(count)]
+    for path in found:
+        Image.fromarray(random.integers(0, 256, (16, 20, 3), np.uint8)).save(path)
+    return found
+
+
+def names(folder: Path) -> list[str]:
+    return sorted(path.suffix for path in folder.iterdir())
+
+
+def the(folder: Path, suffix: str) -> Path:
+    (path,) = folder.glob(f"*.{suffix}")
+    return path
+
+
+class Decodes:
+    """Counts what is decoded."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.count = 0
+        self._lock = threading.Lock()
+        monkeypatch.setattr(module, "decode_image", self)
+
+    def __call__(self, *args: Any) -> Any:
+        with self._lock:
+            self.count += 1
+        return decode_image(*args)
+
+
+def test_a_hit_is_what_decoding_gives(
+    paths: list[Path], folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    decodes = Decodes(monkeypatch)
+    plain = read_images(paths, SIZE)
+    first = decoded(paths, SIZE, folder=folder)
+    assert decodes.count == COUNT
+    again = decoded(paths, SIZE, folder=folder)
+    assert decodes.count == COUNT
+    for images in (first, again):
+        assert torch.equal(images, plain)
+        assert images.is_contiguous()
+        assert len(Split(images, torch.zeros(COUNT, dtype=torch.int64))) == COUNT
+    assert names(folder) == [".images", ".json", ".lock"]
+    assert the(folder, "images").stat().st_size == cache_bytes(COUNT, SIZE) == COUNT * 3 * 144
+    padded = decoded(paths, SIZE, fit="pad", folder=folder)
+    assert torch.equal(padded, read_images(paths, SIZE, "pad"))
+
+
+def test_progress_workers_doubles_and_nothing(paths: list[Path], folder: Path) -> None:
+    told: list[tuple[int, int]] = []
+    twice = [*paths, *paths[:2], paths[0]]
+    images = decoded(
+        twice, SIZE, folder=folder, on_progress=lambda *done: told.append(done), workers=3
+    )
+    assert torch.equal(images, read_images(twice, SIZE))
+    assert told[0] == (0, len(twice))
+    assert told[-1] == (len(twice), len(twice))
+    assert told == sorted(told)
+    assert decoded([], SIZE, folder=folder).shape == (0, 3, SIZE, SIZE)
+
+
+def test_where_caches_are(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("SODAP_CACHE", "/a")
+    monkeypatch.setenv("XDG_CACHE_HOME", "/b")
+    assert cache_folder() == Path("/a")
+    monkeypatch.delenv("SODAP_CACHE")
+    assert cache_folder() == Path("/b/sodap")
+    monkeypatch.setenv("XDG_CACHE_HOME", "")
+    assert cache_folder() == Path.home() / ".cache/sodap"
+
+
+def test_the_file_is_never_written_through(paths: list[Path], folder: Path) -> None:
+    images = decoded(paths, SIZE, folder=folder)
+    before = images.clone()
+    images.fill_(7)
+    assert (images == 7).all()
+    assert torch.equal(decoded(paths, SIZE, folder=folder, verify=True), before)
+    assert not the(folder, "images").stat().st_mode & 0o222
+
+
+def test_a_mapping_may_exceed_the_memory(tmp_path: Path) -> None:
+    """A sparse file stands for a cache of several terabytes: opening it takes no memory."""
+    cache = object.__new__(_Cache)
+    cache.size, cache.data = 224, tmp_path / "large.images"
+    cache.bytes = cache_bytes(20_000_000, 224)
+    cache.data.touch()
+    try:
+        os.truncate(cache.data, cache.bytes)
+    except OSError:
+        pytest.skip("this file system has no sparse files of that size")
+    images = cache.open()
+    assert images.shape == (20_000_000, 3, 224, 224)
+    assert images[-1].sum() == 0
+
+
+# Another state of the files is another cache
+
+
+def touch(paths: list[Path]) -> None:
+    facts = paths[3].stat()
+    os.utime(paths[3], ns=(facts.st_atime_ns, facts.st_mtime_ns + 1))
+
+
+def rewrite(paths: list[Path]) -> None:
+    """Other pixels in a file of the same length with the same time of change."""
+    facts = paths[3].stat()
+    content = bytearray(paths[3].read_bytes())
+    content[-20] ^= 1
+    paths[3].write_bytes(content)
+    os.utime(paths[3], ns=(facts.st_atime_ns, facts.st_mtime_ns))
+    let_the_clock_tick(paths[3], facts)
+
+
+def let_the_clock_tick(path: Path, before: os.stat_result) -> None:
+    """A file system's clock stands still for some milliseconds: so long, change what is changed."""
+    while path.stat().st_ctime_ns == before.st_ctime_ns:
+        path.chmod(0o644)
+
+
+def replace(paths: list[Path]) -> None:
+    facts = paths[3].stat()
+    shutil.copy2(paths[4], paths[3].with_suffix(".new"))
+    paths[3].with_suffix(".new").replace(paths[3])
+    let_the_clock_tick(paths[3], facts)
+
+
+def reorder(paths: list[Path]) -> None:
+    paths[0], paths[1] = paths[1], paths[0]
+
+
+def repeat(paths: list[Path]) -> None:
+    paths.append(paths[0])
+
+
+def drop(paths: list[Path]) -> None:
+    paths.pop()
+
+
+def rename(paths: list[Path]) -> None:
+    paths[3] = paths[3].rename(paths[3].with_name("other.png"))
+
+
+CHANGES = (touch, rewrite, replace, reorder, repeat, drop, rename)
+
+
+@settings(
+    max_examples=30, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
+)
+@given(st.lists(st.sampled_from(CHANGES), min_size=1, max_size=4, unique=True))
+def test_any_change_gives_another_key(
+    tmp_path: Path, changes: list[Callable[[list[Path]], None]]
+) -> None:
+    shutil.rmtree(tmp_path / "images", ignore_errors=True)
+    paths = write_images(tmp_path / "images", COUNT)
+
+    def key() -> str:
+        return _Cache(list(paths), SIZE, "crop", tmp_path).key
+
+    for change in changes:
+        before = key()
+        assert key() == before
+        change(paths)
+        assert key() != before
+
+
+def test_another_transform_gives_another_key(
+    paths: list[Path], folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    keys = {
+        _Cache(paths, SIZE, "crop", folder).key,
+        _Cache(paths, SIZE + 1, "crop", folder).key,
+        _Cache(paths, SIZE, "pad", folder).key,
+    }
+    monkeypatch.setattr(module, "VERSION", module.VERSION + 1)
+    keys.add(_Cache(paths, SIZE, "crop", folder).key)
+    monkeypatch.setattr("PIL.__version__", "another")
+    keys.add(_Cache(paths, SIZE, "crop", folder).key)
+    assert len(keys) == 5
+
+
+def test_a_relative_path_is_the_same_file(
+    paths: list[Path], folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(paths[0].parent)
+    relative = [Path(path.name) for path in paths]
+    assert _Cache(relative, SIZE, "crop", folder).key == _Cache(paths, SIZE, "crop", folder).key
+
+
+def test_a_changed_file_is_read_anew(paths: list[Path], folder: Path) -> None:
+    before = decoded(paths, SIZE, folder=folder)
+    Image.new("RGB", (20, 16), "red").save(paths[3])
+    after = decoded(paths, SIZE, folder=folder)
+    assert torch.equal(after, read_images(paths, SIZE))
+    assert not torch.equal(after[3], before[3])
+
+
+def test_a_file_that_changes_while_it_is_read(
+    paths: list[Path], folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def meddle(path: Path) -> bytes:
+        touch(paths)
+        return path.read_bytes()
+
+    monkeypatch.setattr(module, "read_file", meddle)
+    with pytest.raises(SodapError, match=r"3\.png was changed while it was being read"):
+        decoded(paths, SIZE, folder=folder)
+
+
+# Damage
+
+
+@pytest.mark.parametrize("where", [0, cache_bytes(COUNT, SIZE) // 2, -1])
+def test_damage_in_the_places_looked_at_is_mended(
+    paths: list[Path], folder: Path, where: int
+) -> None:
+    plain = decoded(paths, SIZE, folder=folder).clone()
+    flip_byte(the(folder, "images"), where)
+    assert torch.equal(decoded(paths, SIZE, folder=folder), plain)
+
+
+def flip_byte(path: Path, where: int) -> None:
+    path.chmod(0o644)
+    content = bytearray(path.read_bytes())
+    content[where] ^= 255
+    path.write_bytes(content)
+
+
+def test_damage_anywhere_is_mended_on_request(paths: list[Path], folder: Path) -> None:
+    plain = decoded(paths, SIZE, folder=folder).clone()
+    for image in range(COUNT):
+        flip_byte(the(folder, "images"), cache_bytes(image, SIZE) + 5)
+        assert torch.equal(decoded(paths, SIZE, folder=folder, verify=True), plain)
+
+
+@pytest.mark.parametrize(
+    "content", [b"", b"{}", b"[]", b'{"chunks": 3}', b'{"chunks": [[1, 2]]}', b"\xff\xfe"]
+)
+def test_damaged_checksums_are_made_anew(paths: list[Path], folder: Path, content: bytes) -> None:
+    plain = decoded(paths, SIZE, folder=folder).clone()
+    the(folder, "json").write_bytes(content)
+    assert torch.equal(decoded(paths, SIZE, folder=folder), plain)
+    assert len(json.loads(the(folder, "json").read_text("utf-8"))["chunks"]) == 6
+
+
+def test_a_cache_that_is_cut_short_is_made_anew(paths: list[Path], folder: Path) -> None:
+    plain = decoded(paths, SIZE, folder=folder).clone()
+    the(folder, "images").chmod(0o644)
+    os.truncate(the(folder, "images"), 100)
+    assert torch.equal(decoded(paths, SIZE, folder=folder), plain)
+
+
+def test_verify_finds_an_edit_that_left_no_trace(
+    paths: list[Path], folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(module, "_stamp", lambda path: (0, 0, 0))
+    before = decoded(paths, SIZE, folder=folder).clone()
+    Image.new("RGB", (20, 16), "red").save(paths[3])
+    assert torch.equal(decoded(paths, SIZE, folder=folder), before)
+    after = decoded(paths, SIZE, folder=folder, verify=True)
+    assert torch.equal(after, read_images(paths, SIZE))
+    assert not torch.equal(after, before)
+
+
+# Interruption
+
+CHILD = """
+import os, signal, sys
+from pathlib import Path
+from sodap.streams import cache
+
+cache.CHUNK = 2
+folder, images, size, point, number = sys.argv[1:]
+die = lambda *_: os.kill(os.getpid(), signal.SIGKILL)
+calls = 0
+
+def at(real):
+    def call(*args):
+        global calls
+        calls += 1
+        if calls > int(number):
+            die()
+        return real(*args)
+    return call
+
+if point == "before the journal":
+    os.fdatasync = at(os.fdatasync)
+elif point == "after the journal":
+    progress = at(lambda done, of: None)
+elif point == "while decoding":
+    cache.decode_image = at(cache.decode_image)
+elif point == "before the checksums":
+    cache.write_json = die
+elif point == "before the rename":
+    Path.rename = die
+elif point == "before the end":
+    Path.unlink = lambda path, missing_ok=False: path.suffix == ".journal" and die()
+paths = [Path(images) / f"{n}.png" for n in range(len(list(Path(images).iterdir())))]
+cache.decoded(paths, int(size), folder=Path(folder), on_progress=globals().get("progress"))
+print("done")
+"""
+
+
+def child(folder: Path, paths: list[Path], point: str, number: int = 0) -> subprocess.Popen[str]:
+    arguments = [str(folder), str(paths[0].parent), str(SIZE), point, str(number)]
+    return subprocess.Popen(
+        [sys.executable, "-c", CHILD, *arguments], stdout=subprocess.PIPE, text=True
+    )
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("point", "number"),
+    [
+        ("before the journal", 0),
+        ("before the journal", 3),
+        ("after the journal", 1),
+        ("after the journal", 5),
+        ("while decoding", 0),
+        ("while decoding", 7),
+        ("before the checksums", 0),
+        ("before the rename", 0),
+        ("before the end", 0),
+    ],
+)
+def test_killed_and_resumed(
+    paths: list[Path], folder: Path, monkeypatch: pytest.MonkeyPatch, point: str, number: int
+) -> None:
+    process = child(folder, paths, point, number)
+    assert process.communicate(timeout=60)[0] == ""
+    assert process.returncode == -signal.SIGKILL
+    done = len(the(folder, "journal").read_bytes().splitlines())
+    decodes = Decodes(monkeypatch)
+    images = decoded(paths, SIZE, folder=folder)
+    assert torch.equal(images, read_images(paths, SIZE))
+    assert the(folder, "images").read_bytes() == images.numpy().tobytes()
+    assert decodes.count <= COUNT - 2 * done + 1  # the last chunk may be the one of a single image
+    if done == 6:
+        assert decodes.count == 0
+    if point != "before the end":
+        assert names(folder) == [".images", ".json", ".lock"]
+
+
+def test_a_torn_journal_and_a_damaged_chunk(
+    paths: list[Path], folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def stop(done: int, of: int) -> None:
+        if done >= 8:
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        decoded(paths, SIZE, folder=folder, on_progress=stop, workers=1)
+    journal = the(folder, "journal")
+    lines = journal.read_bytes().splitlines(keepends=True)
+    assert len(lines) == 4
+    nonsense = b'[99, 1, "x"]\n["x", 2, "y"]\n{}\n\xff\n[1, 2\n'
+    journal.write_bytes(b"".join(lines[:3]) + nonsense + lines[3][:9])  # the fourth is torn
+    with the(folder, "partial").open("r+b") as file:
+        file.write(b"damage in the first chunk")
+    decodes = Decodes(monkeypatch)
+    images = decoded(paths, SIZE, folder=folder)
+    assert torch.equal(images, read_images(paths, SIZE))
+    assert decodes.count == COUNT - 4
+    assert torch.equal(decoded(paths, SIZE, folder=folder, verify=True), images)
+
+
+def test_an_unreadable_image_is_named_and_the_rest_is_kept(
+    paths: list[Path], folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail(content: bytes, path: Path, *how: Any) -> Any:
+        return decode_image(b"" if path == paths[7] else content, path, *how)
+
+    monkeypatch.setattr(module, "decode_image", fail)
+    with pytest.raises(SodapError, match=r"7\.png cannot be read as an image: the file is empty"):
+        decoded(paths, SIZE, folder=folder, workers=1)
+    assert names(folder) == [".journal", ".lock", ".partial"]
+    monkeypatch.setattr(module, "decode_image", decode_image)
+    decodes = Decodes(monkeypatch)
+    assert torch.equal(decoded(paths, SIZE, folder=folder), read_images(paths, SIZE))
+    assert decodes.count < COUNT
+
+
+def test_a_missing_image(paths: list[Path], folder: Path) -> None:
+    paths[2].unlink()
+    with pytest.raises(SodapError, match=r"there is no image at .*2\.png"):
+        decoded(paths, SIZE, folder=folder)
+
+
+# Several at once
+
+
+@pytest.mark.slow
+def test_two_processes_at_once(paths: list[Path], folder: Path) -> None:
+    children = [child(folder, paths, "never") for _ in range(3)]
+    assert [c.communicate(timeout=60)[0] for c in children] == ["done\n"] * 3
+    assert names(folder) == [".images", ".json", ".lock"]
+    assert torch.equal(decoded(paths, SIZE, folder=folder), read_images(paths, SIZE))
+
+
+def test_one_builds_and_the_others_wait(
+    paths: list[Path], folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    decodes = Decodes(monkeypatch)
+    results: list[torch.Tensor] = []
+    threads = [
+        threading.Thread(target=lambda: results.append(decoded(paths, SIZE, folder=folder)))
+        for _ in range(4)
+    ]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert decodes.count == COUNT
+    assert all(torch.equal(result, results[0]) for result in results)
+    assert len(results) == 4
+
+
+# The disk
+
+
+def test_a_full_disk_is_seen_before_anything_is_written(
+    paths: list[Path], folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(shutil, "disk_usage", lambda _: SimpleNamespace(free=300_000))
+    with pytest.raises(SodapError, match=r"11 images needs 1\.3 MB, only 0\.3 MB is free at"):
+        decoded(paths, 200, folder=folder)
+    assert the(folder, "partial").stat().st_size == 0
+
+
+def test_a_disk_that_fills_up_while_writing(
+    paths: list[Path], folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    real = os.pwrite
+
+    def full(file: int, content: memoryview, start: int) -> int:
+        if start > cache_bytes(5, SIZE):
+            raise OSError(28, "No space left on device")
+        return real(file, content[:100], start)  # a short write is no error either
+
+    monkeypatch.setattr(os, "pwrite", full)
+    with pytest.raises(SodapError, match="No space left on device; set SODAP_CACHE"):
+        decoded(paths, SIZE, folder=folder)
+    monkeypatch.setattr(os, "pwrite", real)
+    assert torch.equal(decoded(paths, SIZE, folder=folder), read_images(paths, SIZE))
+
+
+def test_a_place_that_is_no_folder(paths: list[Path], tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("in the way")
+    with pytest.raises(SodapError, match=r"cannot make a cache of images at .*: Not a directory"):
+        decoded(paths, SIZE, folder=tmp_path / "file" / "cache")
+
+
+# Real files
+
+
+def test_real_images(shared: Path, folder: Path) -> None:
+    paths: list[Path] = []
+    for source in sorted((shared / "data").iterdir()):
+        if source.is_dir():
+            paths += sorted(p for p in source.rglob("*") if p.suffix in (".jpg", ".png"))[:6]
+    assert len(paths) >= 36
+    plain = read_images(paths, 64)
+    assert torch.equal(decoded(paths, 64, folder=folder), plain)
+    assert torch.equal(decoded(paths, 64, folder=folder, verify=True), plain)
