@@ -14,9 +14,8 @@ def test_the_page_follows_from_the_records() -> None:
 
 
 def test_every_record_says_where_it_comes_from() -> None:
-    files = list(results.RESULTS.glob("*/*.json"))
-    assert files
-    for file in files:
+    assert results.measured()
+    for file in results.measured():
         result = json.loads(file.read_text("utf-8"))
         assert result["command"][0] == "sodap"
         assert result["environment"]["processor"]

@@ -145,7 +145,7 @@ def test_every_switch_of_the_ablation(switch: str) -> None:
         {"context": "cls"},
         {"per_layer": "adapters"},
         {"per_layer": "all"},
-        {"merge": "rescale"},
+        {"merge": "paper"},
         {"stats": "per_stage"},
         {"memory_write": "learned"},
         {"temperature": 1.0},
@@ -244,5 +244,7 @@ def test_routing_weights_are_distributions() -> None:
     method = sodap_of(taught(3)[0])
     images = method.backbone.prepare(THREE.domains[0].test.images)
     for routing in method.routing(images):
-        for weights in (routing.frozen, routing.active, routing.joined):
+        for weights in (routing.active, routing.joined):
             torch.testing.assert_close(weights.sum(-1), torch.ones(len(images)))
+        # Two generations are frozen, and each has kept a distribution of its own.
+        torch.testing.assert_close(routing.frozen.sum(-1), 2 * torch.ones(len(images)))

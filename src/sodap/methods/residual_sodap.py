@@ -58,6 +58,7 @@ class ResidualSodap(Method):
     ) -> None:
         super().__init__(backbone, classes, randomness, config)
         c = self.config
+        combination = c.combination if c.sodap else "joint"
         self.prompter = Prompter(
             width=backbone.width,
             depth=backbone.depth,
@@ -75,8 +76,8 @@ class ResidualSodap(Method):
             temperature=c.temperature,
             residual=c.residual,
             selection=c.selection if c.sodap else "softmax",
-            combination=c.combination if c.sodap else "joint",
-            merge=c.merge,
+            combination=combination,
+            merge=c.merge if combination == "residual" else "paper",  # one set has no scale to keep
             per_layer=c.per_layer,
             generator=randomness.generator("init prompts"),
         )

@@ -47,8 +47,8 @@ class ResidualSodapConfig(MethodConfig):
         "residual", description="route F and A apart and add, or as one set"
     )
     merge: Literal["paper", "rescale"] = Field(
-        "paper",
-        description="active prompts freeze as they are, or so that the function is preserved",
+        "rescale",
+        description="active prompts freeze so that the function is preserved, or as they are",
     )
     per_layer: Literal["none", "adapters", "all"] = Field(
         "none", description="what every layer has for itself: nothing, adapters, or a pool too"
@@ -83,6 +83,4 @@ class ResidualSodapConfig(MethodConfig):
     def _fits_together(self) -> Self:
         if self.pool_size > self.capacity:
             raise ValueError(f"a pool of capacity {self.capacity} cannot hold {self.pool_size}")
-        if self.merge == "rescale" and (self.combination == "joint" or not self.sodap):
-            raise ValueError("merge=rescale needs the residual combination of two sets")
         return self
