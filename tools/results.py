@@ -134,8 +134,8 @@ def searched() -> list[str]:
         "",
         "## Settings compared on validation images",
         "",
-        "How the defaults were chosen (`python -m tools.search`, records in `results/search/`). Each",
-        "domain's validation images stand in for its test images here, and two or three seeds are",
+        "How the defaults were chosen (`python -m tools.search`, records in `results/search/`).",
+        "Each domain's validation images stand in for its test images here. Two or three seeds are",
         "few: differences below about 0.01 are noise.",
     ]
     for file in sorted((RESULTS / "search").glob("*.json")):
