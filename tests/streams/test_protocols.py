@@ -11,16 +11,15 @@ from PIL import Image
 
 from sodap.errors import SodapError
 from sodap.streams.catalogue import find_source
-from sodap.streams.protocols import (
+from sodap.streams.plans import (
     PlannedDomain,
     build_stream,
-    find_protocol,
     plan,
     plan_folder,
     plan_lists,
     plan_table,
-    protocol_names,
 )
+from sodap.streams.protocols import find_protocol, protocol_names
 from sodap.streams.splits import SPLITS, read_splits, write_splits
 
 

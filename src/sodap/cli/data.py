@@ -14,7 +14,7 @@ from sodap.errors import SodapError
 
 if TYPE_CHECKING:  # heavy imports wait inside the commands
     from sodap.streams.check import Report
-    from sodap.streams.protocols import Plan
+    from sodap.streams.plans import Plan
 
 app = typer.Typer(
     name="data", help="List data sets and protocols; check the images.", no_args_is_help=True
@@ -124,7 +124,8 @@ def _plan(
 ) -> Plan:
     from sodap.streams import make_plan, stream_names
     from sodap.streams.catalogue import data_roots, find_source, locate
-    from sodap.streams.protocols import find_protocol, plan_lists
+    from sodap.streams.plans import plan_lists
+    from sodap.streams.protocols import find_protocol
 
     if lists is not None and splits is not None:
         raise SodapError("give --lists or --splits, not both: each says where an image belongs")

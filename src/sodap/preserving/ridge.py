@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import Self
-
 import torch
 from torch import Tensor, nn
 
+from sodap.preserving.exact import ExactModule
 
-class RidgeStatistics(nn.Module):
+
+class RidgeStatistics(ExactModule):
     """The second moments of features and targets: all that least squares needs of the data.
 
     Sums over two domains are the sums over both, so a head solved from them is the one that
@@ -56,15 +55,6 @@ class RidgeStatistics(nn.Module):
         """Σ |xᵀW - y|² of a head `[D+1, C]` over all that was taken in, from the sums alone."""
         fit = (weight * (self.gram @ weight)).sum() - 2 * (weight * self.cross).sum()
         return fit + self.count  # Σ |y|² is one for each image
-
-    def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> Self:
-        # Follow to the device, keep the precision.
-        def exact(tensor: Tensor) -> Tensor:
-            moved = fn(tensor)
-            return moved if moved.dtype == tensor.dtype else tensor.to(moved.device)
-
-        super()._apply(exact, recurse)  # type: ignore[no-untyped-call]
-        return self
 
 
 def with_constant(features: Tensor) -> Tensor:

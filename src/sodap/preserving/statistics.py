@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import Self
-
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from sodap.errors import SodapError
+from sodap.preserving.exact import ExactModule
 
 
-class ClassStatistics(nn.Module):
+class ClassStatistics(ExactModule):
     """Per class: the number of features seen, their mean and their sum of squared deviations.
 
     Welford's update takes one feature at a time; Chan's formula takes a whole batch of them, or
@@ -74,12 +72,3 @@ class ClassStatistics(nn.Module):
     def observed(self) -> Tensor:
         """Which classes were seen at all, `[C]`."""
         return self.count > 0
-
-    def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> Self:
-        # `model.half()` and the like reach every buffer: follow to the device, keep the precision.
-        def exact(tensor: Tensor) -> Tensor:
-            moved = fn(tensor)
-            return moved if moved.dtype == tensor.dtype else tensor.to(moved.device)
-
-        super()._apply(exact, recurse)  # type: ignore[no-untyped-call]
-        return self

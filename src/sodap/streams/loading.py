@@ -7,14 +7,8 @@ from pathlib import Path
 
 from sodap.errors import SodapError
 from sodap.streams.catalogue import data_roots
-from sodap.streams.protocols import (
-    Plan,
-    build_stream,
-    plan,
-    plan_folder,
-    plan_table,
-    protocol_names,
-)
+from sodap.streams.plans import Plan, build_stream, plan, plan_folder, plan_table
+from sodap.streams.protocols import protocol_names
 from sodap.streams.registry import make_stream, stream_names
 from sodap.streams.splits import read_splits
 from sodap.streams.stream import Stream

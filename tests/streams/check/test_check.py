@@ -24,7 +24,7 @@ from sodap.streams.check.fingerprints import (
 )
 from sodap.streams.check.sheets import LIMIT
 from sodap.streams.items import Item
-from sodap.streams.protocols import Plan, PlannedDomain, plan, plan_lists
+from sodap.streams.plans import Plan, PlannedDomain, plan, plan_lists
 
 
 def picture(number: int, side: int = 160) -> Image.Image:

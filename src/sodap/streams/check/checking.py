@@ -10,7 +10,7 @@ from sodap.streams.check.fingerprints import Fingerprint, read_fingerprints
 from sodap.streams.check.report import Flaw, Leak, Picture, Report, Side, Twins
 from sodap.streams.check.sheets import contact_sheet, pair_sheet
 from sodap.streams.items import Item
-from sodap.streams.protocols import Plan
+from sodap.streams.plans import Plan
 from sodap.streams.splits import SPLITS, relative
 
 TINY = 64

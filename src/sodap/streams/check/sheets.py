@@ -10,7 +10,7 @@ from PIL import Image
 
 from sodap.errors import SodapError
 from sodap.streams.images import read_image
-from sodap.streams.protocols import PlannedDomain
+from sodap.streams.plans import PlannedDomain
 
 COLUMNS = 10
 LIMIT = 200_000

@@ -1,0 +1,119 @@
+"""Whole runs on real photographs: protocols, folders and tables, from the files to R."""
+
+from __future__ import annotations
+
+import csv
+import json
+import shutil
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from sodap.experiments import load_config, run
+from sodap.streams.splits import read_splits
+
+pytestmark = pytest.mark.slow
+
+
+def learned(folder: Path, *changes: str) -> dict[str, Any]:
+    """A run of one epoch a stage with the small embedded network."""
+    config = load_config("sequential", ["epochs=1", "device=cpu", *changes])
+    return run(config, folder)
+
+
+@pytest.fixture(autouse=True)
+def own_cache(tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("SODAP_CACHE", str(tmp_path_factory.getbasetemp() / "cache"))
+
+
+@pytest.mark.parametrize(
+    ("protocol", "domains", "classes"),
+    [
+        ("open-dr", ["deepdrid", "idrid", "deepdrid_uwf"], 3),
+        ("open-skin", ["isic2020", "ham10000", "isic2017"], 2),
+    ],
+)
+def test_a_protocol_from_files_to_r(
+    shared: Path, tmp_path: Path, protocol: str, domains: list[str], classes: int
+) -> None:
+    record = learned(tmp_path / "run", f"stream={protocol}", f"data={shared / 'data'}")
+    assert [domain["name"] for domain in record["stream"]["domains"]] == domains
+    assert len(record["R"]["accuracy"]) == len(record["R"]["accuracy"][0]) == 3
+    assert len(record["stream"]["classes"]) == classes
+    assert record["stream"]["notes"], "the copies here are smaller than the complete data sets"
+    rows = read_splits(tmp_path / "run" / "splits.csv")
+    counted = sum(sum(sum(c) for c in d["counts"].values()) for d in record["stream"]["domains"])
+    assert len(rows) == counted
+
+    # The saved splits, and no others, are used again, whatever the seed of a new deal.
+    again = learned(
+        tmp_path / "again",
+        f"stream={protocol}",
+        f"data={shared / 'data'}",
+        f"splits={tmp_path / 'run' / 'splits.csv'}",
+        "split_seed=5",
+    )
+    assert again["confusions"] == record["confusions"]
+
+
+def test_a_table_and_folders_made_from_real_images(shared: Path, tmp_path: Path) -> None:
+    """Thirty images a grade of two cameras, once listed in a table and once sorted into folders."""
+    table = tmp_path / "eyes.csv"
+    with table.open("w", newline="") as file:
+        writer = csv.writer(file)
+        writer.writerow(["path", "label", "domain", "group"])
+        for domain in ("deepdrid", "idrid"):
+            taken: dict[str, int] = {}
+            source = shared / "data" / domain
+            with (source / "labels.csv").open(newline="") as labels:
+                for row in csv.DictReader(labels):
+                    name = "healthy" if row["grade"] == "0" else "ill"
+                    taken[name] = taken.get(name, 0) + 1
+                    if taken[name] > 30:
+                        continue
+                    image = source / "images" / row["image"]
+                    writer.writerow([image, name, domain, row.get("patient", "")])
+                    home = tmp_path / "eyes" / domain / name
+                    home.mkdir(parents=True, exist_ok=True)
+                    shutil.copy(image, home)
+
+    from_table = learned(tmp_path / "table-run", f"stream={table}")
+    from_folders = learned(tmp_path / "folder-run", f"stream={tmp_path / 'eyes'}")
+    for record in (from_table, from_folders):
+        assert record["stream"]["classes"] == ["healthy", "ill"]
+        assert [domain["name"] for domain in record["stream"]["domains"]] == ["deepdrid", "idrid"]
+        total = sum(sum(sum(c) for c in d["counts"].values()) for d in record["stream"]["domains"])
+        assert total == 120
+    # The table knows patients, and none is on two sides.
+    sides: dict[str, set[str]] = {}
+    for dealt in read_splits(tmp_path / "table-run" / "splits.csv"):
+        if dealt.group:
+            sides.setdefault(dealt.group, set()).add(dealt.split)
+    assert sides
+    assert all(len(kinds) == 1 for kinds in sides.values())
+
+
+def test_the_core50_sample_can_be_read(shared: Path) -> None:
+    from sodap.streams.catalogue import read_source
+    from sodap.streams.images import read_image
+
+    items = read_source("core50_sample", [shared / "data"])
+    assert len(items) == 90
+    assert read_image(items[0].path, 64).shape == (3, 64, 64)
+
+
+def test_a_resumed_run_keeps_its_splits(shared: Path, tmp_path: Path) -> None:
+    """Files that arrive in between do not slip into a run that is under way."""
+    eyes = tmp_path / "eyes"
+    images = sorted((shared / "data" / "idrid" / "images").iterdir())[:60]
+    for index, image in enumerate(images):
+        home = eyes / f"domain {index % 2}" / f"class {index // 2 % 2}"
+        home.mkdir(parents=True, exist_ok=True)
+        shutil.copy(image, home)
+    record = learned(tmp_path / "run", f"stream={eyes}")
+    broken = tmp_path / "run" / "record.json"
+    broken.write_text(json.dumps(record | {"status": "interrupted"}))
+    shutil.copy(images[0], eyes / "domain 0" / "class 0" / "late.jpg")
+    config = load_config("sequential", ["epochs=1", "device=cpu", f"stream={eyes}"])
+    assert run(config, tmp_path / "run", resume=True)["confusions"] == record["confusions"]
