@@ -167,8 +167,9 @@ def page() -> str:
         "",
         "Written by `python -m tools.results write` from the records under `results/`. Each record",
         "holds the command, the settings, the seed, the commit and the machine of its run.",
-        "Accuracy on the test splits, mean ± standard deviation over seeds. Nothing was chosen on",
-        "a test split.",
+        "Accuracy on the test splits, mean ± standard deviation over seeds. No setting was chosen",
+        "on a test split; the embedded digits themselves were drawn harder once, after a first",
+        "score on them (see [their model card](micro-vit.md)).",
     ]
     for stream, methods in load().items():
         some = next(iter(methods.values()))[0]
@@ -184,9 +185,11 @@ def page() -> str:
             f"batch {training['batch_size']}, learning rate {training['lr']:g}; "
             f"{environment['gpu'] or environment['processor']}.",
             "",
-            f"Command: `{' '.join(some['command'])}`",
-            "",
             *table(methods),
+            "",
+            "Commands, for the first seed:",
+            "",
+            *(f"- `{' '.join(found[0]['command'])}` ({name})" for name, found in methods.items()),
             "",
             "Differences, paired by seed, with 95 % intervals (Student's t):",
             "",

@@ -80,6 +80,7 @@ def test_an_interrupted_run_ends_with_the_same_result(
         run(quick(), folder, stream=make_stream(), observer=Stopper(epochs))
     broken = json.loads((folder / "record.json").read_text())
     assert broken["status"] == "failed"
+    assert len((folder / "log.jsonl").read_text().splitlines()) == epochs
     assert "pulled the plug" in broken["note"]
 
     record = run(quick(), folder, stream=make_stream(), resume=True)
@@ -100,10 +101,13 @@ def test_a_finished_run_is_not_run_again(finished: tuple[Path, dict[str, Any]]) 
 
 def test_folders_that_are_taken(finished: tuple[Path, dict[str, Any]], tmp_path: Path) -> None:
     folder, _ = finished
-    with pytest.raises(SodapError, match="holds a run already"):
+    with pytest.raises(SodapError, match="holds this run already"):
         run(quick(), folder)
-    with pytest.raises(SodapError, match="other settings"):
+    with pytest.raises(SodapError, match=r"another seed \(0 instead of 9"):
         run(quick("default", "seed=9"), folder, resume=True)
+    (tmp_path / "file").write_text("in the way")
+    with pytest.raises(SodapError, match="a file of that name"):
+        run(quick(), tmp_path / "file")
     (tmp_path / "mine.txt").write_text("mine")
     with pytest.raises(SodapError, match="is not empty and holds no run"):
         run(quick(), tmp_path)
@@ -119,6 +123,14 @@ def test_a_damaged_checkpoint_is_refused(tmp_path: Path) -> None:
     file.write_bytes(content)
     with pytest.raises(SodapError, match="damaged: its checksum"):
         run(quick("sequential"), folder, stream=make_stream(), resume=True)
+
+
+def test_a_run_goes_on_with_the_same_images_only(tmp_path: Path) -> None:
+    folder = tmp_path / "run"
+    with pytest.raises(PluggedOutError):
+        run(quick("sequential"), folder, stream=make_stream(), observer=Stopper(3))
+    with pytest.raises(SodapError, match="begun with another stream"):
+        run(quick("sequential"), folder, stream=make_stream(count=48), resume=True)
 
 
 def test_bad_input_writes_nothing(tmp_path: Path) -> None:

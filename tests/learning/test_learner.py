@@ -9,6 +9,7 @@ from PIL import Image
 import sodap
 from sodap.errors import SodapError
 from sodap.learning import Learner, StageProgress, Training
+from sodap.learning.progress import snapshot
 from sodap.streams import Stream
 
 TRAINING = Training(epochs=4, patience=2, batch_size=16)
@@ -101,12 +102,19 @@ def test_the_same_seed_gives_the_same_model(stripes: Stream) -> None:
 def test_early_stop_restores_the_best_epoch(stripes: Stream) -> None:
     training = Training(epochs=30, patience=2, batch_size=16, lr=1e-5)
     learner = Learner(stripes.classes, method="sequential", training=training, device="cpu")
-    progress = learner.learn(stripes.domains[0])
+    after: list[dict[str, torch.Tensor]] = []
+    progress = learner.learn(
+        stripes.domains[0], on_epoch=lambda _: after.append(snapshot(learner.method.state()))
+    )
     scores = [row["val_macro_f1"] for row in progress.history]
     assert progress.best_score == max(scores)
     assert progress.best_epoch == scores.index(max(scores)) + 1
     assert progress.epoch == min(30, progress.best_epoch + 2)
+    assert progress.best_epoch < progress.epoch, "the case must be one of going too far"
     assert learner.evaluate(stripes.domains[0].val).macro_f1 == progress.best_score
+    state = learner.method.state()
+    assert all(torch.equal(state[key], progress.best[key]) for key in state)
+    assert not torch.equal(state["head.weight"], after[-1]["head.weight"])
 
 
 def test_the_learning_rate_is_a_cosine(stripes: Stream) -> None:
@@ -160,11 +168,35 @@ def test_settings_that_cannot_be() -> None:
             Learner(["a", "b"], device="cuda")
 
 
-def test_a_broken_training_says_so(stripes: Stream) -> None:
+@pytest.mark.parametrize("method", ["residual-sodap", "sequential"])
+def test_a_broken_training_says_so_and_leaves_no_trace(method: str, stripes: Stream) -> None:
     training = Training(epochs=3, patience=3, batch_size=16, lr=10, weight_decay=1e30)
-    learner = Learner(stripes.classes, method="sequential", training=training, device="cpu")
-    with pytest.raises(SodapError, match=r"training broke in stage 1, epoch .*: ce is no finite"):
+    learner = Learner(stripes.classes, method=method, training=training, device="cpu")
+    before = snapshot(learner.method.state())
+    with pytest.raises(SodapError, match=r"training broke in stage 1, epoch .*: .* is no finite"):
         learner.learn(stripes.domains[0])
+    after = learner.method.state()
+    assert all(torch.equal(before[key], after[key]) for key in before)
+    assert learner.stages_learned == 0
+
+
+def test_what_a_learner_does_not_take(learner: Learner, stripes: Stream, tmp_path: Path) -> None:
+    fresh = Learner(stripes.classes)
+    with pytest.raises(SodapError, match="nothing has been learned yet"):
+        fresh.predict(stripes.domains[0].test.images)
+    with pytest.raises(SodapError, match="learn takes a Domain of a stream, not a Stream"):
+        fresh.learn(stripes)  # type: ignore[arg-type]
+    with pytest.raises(SodapError, match="evaluate takes a Domain or a Split"):
+        learner.evaluate(stripes)  # type: ignore[arg-type]
+    with pytest.raises(SodapError, match="predict takes image files"):
+        learner.predict(42)  # type: ignore[arg-type]
+    with pytest.raises(SodapError, match=r"no image at one\.png"):
+        learner.predict("one.png")
+    with pytest.raises(SodapError, match="a list of two or more classes"):
+        Learner("ab")
+    (tmp_path / "mine.txt").write_text("mine")
+    with pytest.raises(SodapError, match="not empty and holds no model"):
+        learner.save(tmp_path)
 
 
 def test_bf16_is_close_to_fp32(learner: Learner, stripes: Stream, tmp_path: Path) -> None:

@@ -63,8 +63,20 @@ def test_state_round_trip(taught: Learner, stripes: Stream) -> None:
         other.restore({}, 2, 2)
 
 
-def test_no_image_is_kept(taught: Learner) -> None:
+def test_no_image_is_kept(taught: Learner, stripes: Stream) -> None:
     assert all(asset.images == 0 and asset.bytes > 0 for asset in taught.stored())
+    # What is kept does not grow with the number of images seen.
+    larger = make_stream(count=48)
+    other = learner_of(taught.method_name, larger)
+    for domain in larger.domains:
+        other.learn(domain)
+
+    def size(learner: Learner) -> int:
+        return sum(tensor.nbytes for tensor in learner.method.state().values())
+
+    assert size(other) == size(taught)
+    held = [v for v in vars(other.method).values() if isinstance(v, torch.Tensor)]
+    assert not held, "a tensor outside the state would escape the audit"
 
 
 @pytest.mark.parametrize("method", method_names())

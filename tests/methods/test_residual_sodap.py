@@ -48,7 +48,6 @@ def test_what_is_frozen_is_bit_identical() -> None:
     keys = method.prompter.pool.keys[:, frozen].clone()
     values = method.prompter.pool.values[:, frozen].clone()
     shared, backbone = shared_state(method), method.backbone.digest()
-    active_before = method.prompter.pool.values[:, method.prompter.pool.active].clone()
 
     learner.learn(THREE.domains[2])
 
@@ -57,7 +56,6 @@ def test_what_is_frozen_is_bit_identical() -> None:
     assert equal(shared, shared_state(method))
     assert method.backbone.digest() == backbone
     assert method.prompter.pool.frozen_count > int(frozen.sum())
-    assert active_before.numel()
 
 
 def test_shared_parts_train_in_the_first_stage() -> None:
@@ -230,6 +228,72 @@ def test_the_teacher_is_the_head_of_the_stage_before() -> None:
     learner.learn(THREE.domains[1])
     assert torch.equal(method.teacher.weight, method.head.weight)
     assert not torch.equal(method.teacher.weight, teacher)
+
+
+def test_the_teacher_stands_still_and_the_student_is_held_to_it() -> None:
+    learner, _ = taught(1)
+    method = sodap_of(learner)
+    teacher = method.teacher.weight.clone()
+    seen: list[Tensor] = []
+    second = learner.learn(
+        THREE.domains[1], on_epoch=lambda _: seen.append(method.teacher.weight.clone())
+    )
+    assert all(torch.equal(each, teacher) for each in seen)
+    for name in ("real", "pseudo"):
+        assert second.history[-1]["losses"][name] > 0
+    assert any(weight != 1 for weight in second.history[-1]["weights"].values())
+
+
+@pytest.mark.parametrize("loss", ["real", "pseudo"])
+def test_distillation_pulls_the_student_only(loss: str) -> None:
+    learner, _ = taught(2)
+    method = sodap_of(learner).train()
+    with torch.no_grad():
+        method.head.weight.add_(0.1 * torch.randn_like(method.head.weight))
+    split = THREE.domains[1].train
+    images = method.backbone.prepare(split.images)
+    value = method.losses(images, split.labels, torch.Generator())[loss]
+    (gradient,) = torch.autograd.grad(value, [method.head.weight])
+    assert gradient.abs().max() > 0
+    assert not method.teacher.weight.requires_grad
+    # A step against the gradient brings the student nearer.
+    with torch.no_grad():
+        method.head.weight.sub_(0.05 * gradient)
+    nearer = method.losses(images, split.labels, torch.Generator())[loss]
+    assert nearer < value
+
+
+def test_the_old_domain_is_what_a_new_one_is_compared_with() -> None:
+    scores = {}
+    for prefill in (True, False):
+        _, (_, second) = taught(2, drift={"min_entries": 2}, drift_prefill=prefill)
+        scores[prefill] = second.begun["drift"]["scores"]
+    assert scores[True][0] != scores[False][0]
+    assert scores[False][0] == [0.0] * 6  # nothing came before
+
+
+@pytest.mark.parametrize("batch", [5, 8, 24])
+def test_groups_of_images_do_not_follow_the_batch(batch: int) -> None:
+    training = TRAINING.model_copy(update={"batch_size": batch})
+    options = {"bottleneck": 16, "pool_size": 8, "capacity": 32, "drift_batch": 8}
+    learner = Learner(THREE.classes, training=training, options=options, device="cpu")
+    learner.learn(THREE.domains[0])
+    drift = learner.learn(THREE.domains[1]).begun["drift"]
+    assert len(drift["scores"]) == 24 // 8
+
+
+def test_a_relative_threshold_is_counted_in_the_own_set() -> None:
+    drift = {"relative_threshold": True, "usage_threshold": 0.6, "min_growth": 4, "max_growth": 4}
+    method = sodap_of(taught(3, drift=drift)[0])
+    least = method._usage_threshold()
+    generation = method.prompter.pool.generation
+    torch.testing.assert_close(least[generation == 0], torch.full((12,), 0.6 / 12))
+    torch.testing.assert_close(least[generation == 1], torch.full((4,), 0.6 / 4))
+
+
+def test_without_a_base_nothing_is_held_back() -> None:
+    _, (_, second) = taught(2, drift={"threshold": 1e9})
+    assert second.history[-1]["losses"]["norm"] == 0
 
 
 def test_layer_0_routes_all_images_alike_in_the_literal_reading() -> None:

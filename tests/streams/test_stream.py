@@ -46,8 +46,19 @@ def test_a_missing_class_is_a_warning(stripes: Stream) -> None:
     domain = stripes.domains[0]
     some = domain.train.labels != 2
     train = Split(domain.train.images[some], domain.train.labels[some])
+    lacking = replace(domain, train=train)
+    Stream("s", stripes.classes, (lacking,))
     with pytest.warns(MissingClassWarning, match="no training image of class 2"):
-        Stream("s", stripes.classes, (replace(domain, train=train),))
+        lacking.check(stripes.classes)
+
+
+def test_numbers_of_classes_cannot_be_mixed_up(stripes: Stream) -> None:
+    domain = replace(stripes.domains[0], classes=stripes.classes)
+    domain.check(stripes.classes)
+    with pytest.raises(SodapError, match="numbers its classes class 0, class 1, class 2, but"):
+        domain.check(stripes.classes[::-1])
+    with pytest.raises(SodapError, match="load it with classes="):
+        Stream("s", ("a", "b", "c"), (domain,))
 
 
 def test_names_must_differ(stripes: Stream) -> None:
@@ -107,6 +118,17 @@ def test_a_folder_is_a_stream(tmp_path: Path, splits: bool) -> None:
     again = load_stream(str(tmp_path), image_size=16)
     for one, two in zip(stream.domains, again.domains, strict=True):
         assert torch.equal(one.train.images, two.train.images)
+
+
+def test_classes_that_were_fixed_before(tmp_path: Path) -> None:
+    write_folder(tmp_path, splits=True)
+    wider = load_stream(str(tmp_path), image_size=16, classes=["bird", "cat", "dog"])
+    assert wider.classes == wider.domains[0].classes == ("bird", "cat", "dog")
+    assert set(wider.domains[0].train.labels.tolist()) == {1, 2}
+    with pytest.raises(SodapError, match="holds images of dog, which is none of the classes"):
+        load_stream(str(tmp_path), image_size=16, classes=["bird", "cat"])
+    with pytest.raises(SodapError, match="between 8 and 2048"):
+        load_stream(str(tmp_path), image_size=0)
 
 
 def test_folders_that_are_no_stream(tmp_path: Path) -> None:

@@ -86,6 +86,7 @@ def _micro(weights: str, image_size: int | None, seed: int) -> FrozenViT:
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
         vit = VisionTransformer(**architecture)
+    _check_patches(vit, MICRO)
     if weights == "pretrained":
         file = resources.files("sodap.backbones").joinpath("micro.safetensors")
         with resources.as_file(file) as path:
@@ -115,9 +116,13 @@ def _create(architecture: str, size: int, seed: int, *, pretrained: bool) -> Vis
         ) from error
     if not isinstance(vit, VisionTransformer) or vit.cls_token is None:
         raise SodapError(f"'{architecture}' is not a ViT with a class token")
-    if vit.patch_embed.img_size[0] % vit.patch_embed.patch_size[0]:
-        raise SodapError(
-            f"{architecture} cuts images into {vit.patch_embed.patch_size[0]}-pixel patches, "
-            f"which do not fill {size} pixels"
-        )
+    _check_patches(vit, architecture)
     return vit
+
+
+def _check_patches(vit: VisionTransformer, name: str) -> None:
+    size, patch = vit.patch_embed.img_size[0], vit.patch_embed.patch_size[0]
+    if size % patch:
+        raise SodapError(
+            f"{name} cuts images into {patch}-pixel patches, which do not fill {size} pixels"
+        )

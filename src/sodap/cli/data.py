@@ -77,6 +77,15 @@ def _say(line: str) -> None:
 
 
 @app.command()
+def clean() -> None:
+    """Delete the decoded copies of images that runs have left in the cache."""
+    from sodap.streams.cache import cache_folder, clear_cache
+
+    freed = clear_cache()
+    _say(f"{freed / 1e6:.0f} MB deleted from {escape(str(cache_folder()))}")
+
+
+@app.command()
 def check(
     stream: Annotated[
         str | None,
@@ -117,6 +126,8 @@ def check(
     _say(f"All of it: {escape(str(out / 'check.html'))}, check.json and splits.csv")
     if report.leaks:
         raise typer.Exit(1)
+    if report.obstacles and not report.without_images:
+        raise typer.Exit(2)
 
 
 def _plan(
@@ -147,11 +158,11 @@ def show_report(report: Report) -> None:
     """The counts as a table, then a line for all else."""
     from sodap.streams.check.report import KINDS
 
-    table = Table(title=f"{report.name}: images", title_justify="left")
+    table = Table(title=escape(f"{report.name}: images"), title_justify="left")
     table.add_column("domain")
     table.add_column("split")
     for label in (*report.classes, "all"):
-        table.add_column(label, justify="right")
+        table.add_column(escape(label), justify="right", overflow="fold")
     for (domain, kind), found in report.counts.items():
         numbers = [found[label] for label in report.classes]
         table.add_row(
@@ -173,6 +184,8 @@ def show_report(report: Report) -> None:
         _say(escape(line))
     if report.without_images:
         _say(f"no images here, lists alone: {escape(', '.join(report.without_images))}")
+    for obstacle in report.obstacles:
+        _say(f"[bold red]cannot be learned:[/] {escape(obstacle)}")
     for leak in report.leaks:
         _say(f"[bold red]leak:[/] {escape(str(leak))}")
     if not report.leaks:

@@ -79,12 +79,14 @@ def run(
     """Learn a stream of domains and write a folder that tells everything about it."""
     from sodap.cli.progress import ProgressBars
     from sodap.cli.tables import show_result
-    from sodap.experiments import load_config
+    from sodap.experiments import is_finished, load_config
     from sodap.experiments import run as run_config
 
     config = load_config(recipe, changes or [])
-    name = f"{Path(config.stream).name}-{config.method}-s{config.seed}"
+    name = f"{Path(config.stream).resolve().stem}-{config.method}-s{config.seed}"
     folder = out or Path("runs") / name
+    if resume and is_finished(folder):
+        console.print(f"{folder} was finished before; nothing is left to do", markup=False)
     try:
         with ProgressBars(console) as bars:
             record = run_config(config, folder, resume=resume, command=sys.argv, observer=bars)
@@ -92,7 +94,7 @@ def run(
         print("sodap: interrupted; go on with the same command and --resume", file=sys.stderr)
         raise typer.Exit(130) from None
     show_result(console, record, config.method)
-    console.print(f"Everything about this run: {folder}")
+    console.print(f"Everything about this run: {folder}", markup=False)
 
 
 @app.command()

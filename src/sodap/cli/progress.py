@@ -8,6 +8,7 @@ from types import TracebackType
 from typing import Any, Self
 
 from rich.console import Console
+from rich.markup import escape
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
 from sodap.experiments import Observer
@@ -55,10 +56,10 @@ class ProgressBars(Observer):
     def started(self, stream: Stream, stages_done: int) -> None:
         self.progress.update(self.epoch, visible=False)
         for note in stream.notes:
-            self.console.print(f"note: {note}", highlight=False, soft_wrap=True)
+            self.console.print(f"note: {note}", highlight=False, soft_wrap=True, markup=False)
         self.progress.update(
             self.stream,
-            description=self.title or stream.name,
+            description=escape(self.title or stream.name),
             total=len(stream),
             completed=stages_done,
             note="domains learned",
@@ -72,7 +73,7 @@ class ProgressBars(Observer):
             self.began = now
             self.progress.update(
                 self.epoch,
-                description=f"  {stage.number} {stage.domain.name}, epoch {epoch}",
+                description=escape(f"  {stage.number} {stage.domain.name}, epoch {epoch}"),
                 total=steps,
                 visible=True,
             )
@@ -90,10 +91,15 @@ class ProgressBars(Observer):
         self.progress.update(self.epoch, visible=False)
         words = [
             f"stage {stage.number} {stage.domain.name}:",
-            f"{record['epochs']} epochs in {record['seconds']:.0f} s,",
+            f"{_epochs(record['epochs'])}{record['seconds']:.0f} s,",
             f"best validation macro-F1 {record['best_val_macro_f1']:.3f}",
         ]
         drift = record["begun"].get("drift")
         if drift is not None:
             words.append(f"| drift {drift['score']:.2f}, {drift['added']} prompts added")
-        self.console.print(" ".join(words), highlight=False, soft_wrap=True)
+        self.console.print(" ".join(words), highlight=False, soft_wrap=True, markup=False)
+
+
+def _epochs(count: int) -> str:
+    """A method in closed form has none."""
+    return f"{count} epoch{'' if count == 1 else 's'} in " if count else ""

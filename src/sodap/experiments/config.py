@@ -51,6 +51,9 @@ class RunConfig(BaseModel):
         return self.model_dump(mode="json") | {"options": options.model_dump(mode="json")}
 
 
+_TEXTS = {name for name, f in RunConfig.model_fields.items() if f.annotation in (str, str | None)}
+
+
 def recipe_names() -> list[str]:
     files = resources.files("sodap.experiments").joinpath("recipes").iterdir()
     return sorted(file.name.removesuffix(".yaml") for file in files if file.name.endswith(".yaml"))
@@ -58,6 +61,13 @@ def recipe_names() -> list[str]:
 
 def read_recipe(name: str) -> tuple[str, dict[str, Any]]:
     """A recipe's description (the comment it opens with) and its content."""
+    try:
+        return _described(name)
+    except (OSError, UnicodeDecodeError) as error:
+        raise SodapError(f"recipe '{name}' cannot be read as text") from error
+
+
+def _described(name: str) -> tuple[str, dict[str, Any]]:
     if name in recipe_names():
         source = resources.files("sodap.experiments").joinpath("recipes", f"{name}.yaml")
         text = source.read_text("utf-8")
@@ -119,6 +129,8 @@ def _parse(change: str) -> tuple[str, Any]:
     key, equals, text = change.partition("=")
     if not equals or not key:
         raise SodapError(f"'{change}' is not of the form key=value")
+    if key in _TEXTS:  # a folder may be called 2024 or yes
+        return key, text or None
     try:
         value = yaml.safe_load(text)
     except yaml.YAMLError:

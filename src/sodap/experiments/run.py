@@ -86,11 +86,18 @@ def run(
 def _look(config: RunConfig, folder: Path, *, resume: bool) -> dict[str, Any] | None:
     """The record of this very run if it is finished; an error if the folder is not ours to take."""
     path = folder / "config.json"
+    if folder.exists() and not folder.is_dir():
+        raise SodapError(f"cannot write the run to {folder}: there is a file of that name")
     if path.exists():
+        before, now = read_json(path), config.described()
+        changed = [key for key in now if before.get(key) != now[key]]
+        if changed:
+            raise SodapError(
+                f"{folder} holds a run with another {changed[0]} ({before.get(changed[0])!r} "
+                f"instead of {now[changed[0]]!r}); choose another --out"
+            )
         if not resume:
-            raise SodapError(f"{folder} holds a run already; go on with --resume or choose --out")
-        if read_json(path) != config.described():
-            raise SodapError(f"{folder} holds a run with other settings; it cannot be resumed")
+            raise SodapError(f"{folder} holds this run already; go on with --resume")
         if (folder / "record.json").exists():
             record = read_json(folder / "record.json")
             if record["status"] == "finished":
@@ -98,6 +105,11 @@ def _look(config: RunConfig, folder: Path, *, resume: bool) -> dict[str, Any] | 
     elif folder.exists() and any(folder.iterdir()):
         raise SodapError(f"{folder} is not empty and holds no run; choose another --out")
     return None
+
+
+def is_finished(folder: Path) -> bool:
+    path = folder / "record.json"
+    return path.is_file() and read_json(path).get("status") == "finished"
 
 
 class _Run:
@@ -133,6 +145,7 @@ class _Run:
         }
         self.confusions: list[list[list[list[int]]]] = []
         self.stages: list[dict[str, Any]] = []
+        self.under_way: StageProgress | None = None
 
     def to_the_end(self) -> dict[str, Any]:
         # Only now, with every input read and found good, is anything written.
@@ -195,7 +208,11 @@ class _Run:
 
     def _checkpoint(self, progress: StageProgress | None) -> None:
         tensors = {f"method.{key}": value for key, value in self.learner.method.state().items()}
-        facts: dict[str, Any] = {"confusions": self.confusions, "stages": self.stages}
+        facts: dict[str, Any] = {
+            "confusions": self.confusions,
+            "stages": self.stages,
+            "learned_from": self._learned_from(),
+        }
         if progress is not None:
             tensors |= {f"progress.{key}": value for key, value in progress.tensors().items()}
             facts["progress"] = progress.facts()
@@ -206,6 +223,12 @@ class _Run:
         if not has_state(self.folder / "checkpoint", "state"):
             return None
         tensors, facts = load_state(self.folder / "checkpoint", "state")
+        for what, now in self._learned_from().items():
+            before = facts["learned_from"].get(what)
+            if before != now:
+                raise SodapError(
+                    f"{self.folder} was begun with another {what} and cannot go on with this one"
+                )
         parts: dict[str, dict[str, Any]] = {"method": {}, "progress": {}}
         for key, value in tensors.items():
             part, name = key.split(".", 1)
@@ -216,12 +239,23 @@ class _Run:
         self.learner.restore(parts["method"], stage, len(self.stages))
         return StageProgress.restore(under_way, parts["progress"]) if under_way else None
 
+    def _learned_from(self) -> dict[str, Any]:
+        """What must be the same when a run goes on, besides its settings."""
+        return {
+            "backbone": self.header["backbone"]["sha256"],
+            "stream": {k: v for k, v in self.header["stream"].items() if k != "notes"},
+            "device": self.learner.fabric.device.type,
+        }
+
     def _write(
         self, status: str, note: str | None = None, progress: StageProgress | None = None
     ) -> dict[str, Any]:
         """The record and the log as of now."""
         rows = [row for stage in self.stages for row in stage["history"]]
-        rows += progress.history if progress is not None else []
+        if progress is not None:
+            self.under_way = progress
+        if self.under_way is not None and self.under_way.stage > len(self.stages):
+            rows += self.under_way.history
         write_bytes(self.folder / "log.jsonl", "".join(json.dumps(r) + "\n" for r in rows).encode())
         record = {
             **self.header,

@@ -18,7 +18,7 @@ from sodap.backbones import build_backbone
 from sodap.errors import SodapError
 from sodap.evaluation import accuracy, macro_f1, quadratic_kappa, recall_per_class
 from sodap.learning.loop import EVALUATION_BATCH, OnBatch, OnEpoch, end_stage, evaluate, learn_stage
-from sodap.learning.progress import StageProgress
+from sodap.learning.progress import StageProgress, snapshot
 from sodap.learning.training import Training
 from sodap.methods import Asset, build_method
 from sodap.randomness import Randomness
@@ -83,8 +83,10 @@ class Learner:
         device: str = "auto",
         precision: str = "auto",
     ) -> None:
-        if len(classes) < 2 or len(set(classes)) != len(classes):
-            raise SodapError("a learner needs two or more classes with distinct names")
+        if isinstance(classes, str) or len(classes) < 2 or len(set(classes)) != len(classes):
+            raise SodapError("a learner needs a list of two or more classes with distinct names")
+        if seed < 0:
+            raise SodapError(f"the seed must not be negative, got {seed}")
         self.classes = tuple(classes)
         self.method_name = method
         self.weights = weights
@@ -106,17 +108,24 @@ class Learner:
         on_batch: OnBatch | None = None,
     ) -> StageProgress:
         """One stage: train on the domain, stop early, keep the best, remember what is needed."""
+        _expect(domain, Domain, "learn")
         domain.check(self.classes)
         stage = Stage(self.stages_learned + 1, domain)
-        progress = learn_stage(
-            self.method,
-            stage,
-            self.training,
-            self.fabric,
-            resumed=resumed,
-            on_epoch=on_epoch,
-            on_batch=on_batch,
-        )
+        before = snapshot(self.method.state())
+        try:
+            progress = learn_stage(
+                self.method,
+                stage,
+                self.training,
+                self.fabric,
+                resumed=resumed,
+                on_epoch=on_epoch,
+                on_batch=on_batch,
+            )
+        except BaseException:
+            # A stage that broke off must leave no trace, or a second try would start from it.
+            self.method.restore(before, self.stages_learned)
+            raise
         progress.ended = end_stage(self.method, stage, self.training, self.fabric)
         if not self.method.learns_by_gradient:
             progress.best_score = self.evaluate(domain.val).macro_f1
@@ -125,12 +134,25 @@ class Learner:
 
     def evaluate(self, data: Domain | Split) -> Scores:
         """Scores on a split, or on the test split of a domain."""
+        _expect(data, (Domain, Split), "evaluate")
+        if isinstance(data, Domain):
+            data.check_classes(self.classes)
         split = data.test if isinstance(data, Domain) else data
         return Scores(evaluate(self.method, split, self.fabric))
 
     @torch.inference_mode()
-    def predict(self, images: Tensor | Sequence[str | Path]) -> Prediction:
+    def predict(self, images: Tensor | str | Path | Sequence[str | Path]) -> Prediction:
         """Classify uint8 images `[N, 3, H, W]` or image files; each on its own, no domain asked."""
+        if self.stages_learned == 0:
+            raise SodapError("nothing has been learned yet, so there is nothing to predict with")
+        if isinstance(images, (str, Path)):
+            images = [images]
+        if not isinstance(images, Tensor) and not (
+            isinstance(images, Sequence) and all(isinstance(each, (str, Path)) for each in images)
+        ):
+            raise SodapError(
+                "predict takes image files (paths) or a uint8 tensor [N, 3, height, width]"
+            )
         self.method.eval()
         rows = [torch.empty(0, len(self.classes))]
         for start in range(0, len(images), EVALUATION_BATCH):
@@ -156,7 +178,10 @@ class Learner:
 
     def save(self, folder: str | Path) -> None:
         """Write what was learned (not the backbone: its name and fingerprint) to a folder."""
-        save_state(Path(folder), "model", self.method.state(), self.facts())
+        home = Path(folder)
+        if home.exists() and not (home / "model.json").exists() and any(_entries(home)):
+            raise SodapError(f"{home} is not empty and holds no model; choose another folder")
+        save_state(home, "model", self.method.state(), self.facts())
 
     def restore(self, tensors: Mapping[str, Tensor], stage: int, stages_learned: int) -> None:
         """Put back the state of a method that had begun `stage`."""
@@ -194,7 +219,10 @@ def load(
     precision: str = "auto",
 ) -> Learner:
     """The learner that `save` wrote; `weights` says where the backbone's file is now."""
-    tensors, facts = load_state(Path(folder), "model")
+    home = Path(folder)
+    if not (home / "model.json").is_file() and (home / "model" / "model.json").is_file():
+        home = home / "model"  # a run's folder holds the model in a folder of its own
+    tensors, facts = load_state(home, "model")
     backbone = facts["backbone"]
     try:
         training = Training.model_validate(facts["training"])
@@ -219,6 +247,20 @@ def load(
         )
     learner.restore(tensors, facts["stages_learned"], facts["stages_learned"])
     return learner
+
+
+def _expect(given: object, kind: type | tuple[type, ...], verb: str) -> None:
+    if not isinstance(given, kind):
+        kinds = kind if isinstance(kind, tuple) else (kind,)
+        wanted = " or a ".join(each.__name__ for each in kinds)
+        raise SodapError(f"{verb} takes a {wanted} of a stream, not a {type(given).__name__}")
+
+
+def _entries(folder: Path) -> list[Path]:
+    try:
+        return list(folder.iterdir())
+    except OSError as error:
+        raise SodapError(f"{folder} is no folder that can be written to") from error
 
 
 def _fabric(device: str, precision: str) -> Fabric:

@@ -87,6 +87,7 @@ class ResidualSodap(Method):
         self.balance = UncertaintyWeighting(self.loss_names)
         self.reference = UsageReference(len(self._layers()), c.capacity, c.drift.window - 1)
         self._last_pass: PromptPass | None = None
+        self._has_base = False
 
     @property
     def loss_names(self) -> list[str]:
@@ -126,7 +127,9 @@ class ResidualSodap(Method):
         if self.stage == 1:
             return losses
         if "norm" in names:
-            losses["norm"] = self.prompter.norm()
+            # Without F the active prompts are no residual but the base: nothing to hold back.
+            norm = self.prompter.norm()
+            losses["norm"] = norm if self._has_base else torch.zeros_like(norm)
         if "real" in names:
             losses["real"] = distillation_loss(
                 logits, self.teacher(features), c.distill_temperature
@@ -191,6 +194,7 @@ class ResidualSodap(Method):
         thawed = self.stage == 1 or self.config.shared_after_stage1 != "frozen"
         for parameter in self.prompter.shared_parameters():
             parameter.requires_grad_(thawed)
+        self._has_base = self.prompter.pool.frozen_count > 0
 
     def end_stage(self, number: int, train: Batches, val: Batches) -> Facts:
         """Keep three things of this domain: class statistics, the head, and prompt usage."""
@@ -225,28 +229,39 @@ class ResidualSodap(Method):
         From stage 2 on an image has two distributions, one over F and one over A: its usage is
         their mean, and a prompt counts as used if its own distribution gives it enough weight.
         """
-        drift, pool, in_use = self.config.drift, self.prompter.pool, self._in_use
-        counts = (pool.frozen_count, pool.active_count) if drift.relative_threshold else (1, 1)
-        least_frozen, least_active = (drift.usage_threshold / max(n, 1) for n in counts)
-        usage: list[Tensor] = []
-        used: list[Tensor] = []
+        in_use, layers = self._in_use, self._layers()
+        least = self._usage_threshold()[:in_use]
+        groups: list[Tensor] = []  # [2, L, N] each: joined weights, and weights in the own set
+        rest = least.new_empty(0, 2, len(layers), in_use)  # images that do not fill a group yet
         for images, labels in batches:
             features, prompts = self.features(images)
             if statistics is not None:
                 statistics.update(features, labels)
-            routings = [prompts.routings[layer] for layer in self._layers()]
-            size = self.config.drift_batch or len(labels)
-            if len(labels) < size and not usage:
-                size = len(labels)  # a domain of fewer images than a group
-            for rows in _groups(len(labels), size):
-                frozen = torch.stack([r.frozen[rows, :in_use].mean(0) for r in routings])
-                active = torch.stack([r.active[rows, :in_use].mean(0) for r in routings])
-                usage.append(torch.stack([r.joined[rows, :in_use].mean(0) for r in routings]))
-                used.append((frozen > least_frozen) | (active > least_active))
-        detector = DriftDetector(len(self._layers()), in_use, drift, window)
-        return detector.scan(
-            torch.stack(usage).double().cpu().numpy(), torch.stack(used).cpu().numpy()
-        )
+            chosen = [prompts.routings[layer] for layer in layers]
+            joined = torch.stack([r.joined[:, :in_use] for r in chosen], 1)
+            own = torch.stack([(r.frozen + r.active)[:, :in_use] for r in chosen], 1)
+            weights = torch.cat([rest, torch.stack([joined, own], 1)])  # [B, 2, L, N]
+            size = self.config.drift_batch or len(weights)
+            whole = len(weights) // size * size
+            groups += [weights[at : at + size].mean(0) for at in range(0, whole, size)]
+            rest = weights[whole:]  # at the end of the domain it is left out: noisier than a group
+        if not groups:
+            groups = [rest.mean(0)]  # a domain of fewer images than a group
+        usage, within = torch.stack(groups, 1)
+        detector = DriftDetector(len(layers), in_use, self.config.drift, window)
+        return detector.scan(usage.double().cpu().numpy(), (within > least).cpu().numpy())
+
+    def _usage_threshold(self) -> Tensor:
+        """From which mean weight on a prompt counts as used, `[capacity]`.
+
+        A relative threshold is counted in the mean weight of the set that the prompt is routed in.
+        """
+        drift, groups = self.config.drift, self.prompter.pool.groups
+        if self.prompter.router.combination == "joint":
+            groups = groups.any(0, keepdim=True)
+        sizes = groups.sum(1, keepdim=True).clamp(min=1)  # [G, 1]
+        unit = (groups / sizes).sum(0) if drift.relative_threshold else torch.ones_like(groups[0])
+        return drift.usage_threshold * unit
 
     # ------------------------------------------------------------------ what others ask
 
@@ -292,8 +307,11 @@ class ResidualSodap(Method):
         self._choose_what_trains()
 
     def stored(self) -> list[Asset]:
+        bank = self.prompter.memory
+        averages = [] if bank is None else [bank.keys, bank.values]
         return [
             Asset("class means and variances", "statistics", self.memory.stored_bytes),
+            *(Asset("running means of queries", "statistics", t.nbytes) for t in averages),
             Asset("classifier of the stage before", "teacher", tensor_bytes(self.teacher)),
             Asset("prompt usage of the last domain", "usage", tensor_bytes(self.reference)),
         ]
@@ -303,8 +321,3 @@ class ResidualSodap(Method):
         weighed = len(self.loss_names) if self.stage > 1 and self.config.uw else 0
         head = self.head.weight.numel() + self.head.bias.numel()
         return head + self.prompter.trainable_count() + weighed
-
-
-def _groups(count: int, size: int) -> list[slice]:
-    """Full groups of `size` rows; a rest would be noisier than the others and is left out."""
-    return [slice(start, start + size) for start in range(0, count - size + 1, size)]

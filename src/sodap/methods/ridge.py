@@ -62,8 +62,9 @@ class Ridge(Method):
         return {"square": (self(images) - target).square().sum(1).mean()}
 
     def forward(self, images: Tensor) -> Tensor:
+        features = self.features(images)  # in the precision in which they were learned from
         with torch.autocast(images.device.type, enabled=False):
-            return with_constant(self.features(images)) @ self.weight
+            return with_constant(features) @ self.weight
 
     def end_stage(self, number: int, train: Batches, val: Batches) -> Facts:
         for sums, batches in ((self.train_sums, train), (self.val_sums, val)):
@@ -112,5 +113,6 @@ class ProjectedRidge(Ridge):
         return self.config.projection
 
     def features(self, images: Tensor) -> Tensor:
+        features = super().features(images)
         with torch.autocast(images.device.type, enabled=False):
-            return (super().features(images) @ self.projection).relu()
+            return (features @ self.projection).relu()

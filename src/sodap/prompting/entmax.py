@@ -91,7 +91,7 @@ def _threshold_of_squares(z: Tensor) -> Tensor:
     # The k best form the support while Σ_{i<=k} (z_i - z_k)² < 1; this sum grows with k.
     twice = (rank * ordered).sub_(ordered.cumsum(-1), alpha=2)
     spread = ordered.square().cumsum(-1).addcmul_(ordered, twice)
-    size = (spread < 1).sum(-1, keepdim=True)
+    size = (spread < 1).sum(-1, keepdim=True).clamp_(min=1)  # NaN stays NaN, and no bad index
     least = ordered.gather(-1, size - 1)
     # Seen from its least member, t = least - τ solves Σ y² + 2 t Σ y + k t² = 1. Sums of these
     # small y, unlike the running sums, lose nothing to rounding.
@@ -107,7 +107,7 @@ def _threshold_of_lines(z: Tensor) -> Tensor:
     ordered = z.sort(-1, descending=True).values
     rank = torch.arange(1, z.shape[-1] + 1, device=z.device, dtype=z.dtype)
     spread = ordered.cumsum(-1).addcmul_(rank, ordered, value=-1)
-    size = (spread < 1).sum(-1, keepdim=True)
+    size = (spread < 1).sum(-1, keepdim=True).clamp_(min=1)  # NaN stays NaN, and no bad index
     least = ordered.gather(-1, size - 1)
     total = (z - least).relu_().sum(-1, keepdim=True)
     return least + (total - 1).div_(size)

@@ -22,6 +22,7 @@ import hashlib
 import json
 import mmap
 import os
+import re
 import shutil
 import zlib
 from collections.abc import Callable, Iterator, Sequence
@@ -38,6 +39,9 @@ from torch import Tensor
 from sodap.errors import SodapError
 from sodap.storage import write_bytes, write_json
 from sodap.streams.images import Fit, decode_image, read_file
+
+# The names of our files, and of nothing else that may lie beside them.
+_OURS = re.compile(r"[0-9a-f]{16,64}\.(images|json|partial|journal|lock)")
 
 Progress = Callable[[int, int], None]
 """Told how many images are done, and of how many."""
@@ -85,6 +89,19 @@ def cache_folder() -> Path:
     if chosen := os.environ.get("SODAP_CACHE"):
         return Path(chosen)
     return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "sodap"
+
+
+def clear_cache(folder: Path | None = None) -> int:
+    """Delete every decoded image below `folder`, `cache_folder()` by default; the bytes freed.
+
+    A run that has a cache mapped keeps it until it ends: on Linux a file lives while it is open.
+    """
+    home, freed = folder or cache_folder(), 0
+    for path in sorted(home.iterdir()) if home.is_dir() else []:
+        if _OURS.fullmatch(path.name):
+            freed += path.stat().st_size
+            path.unlink(missing_ok=True)
+    return freed
 
 
 def cache_bytes(count: int, size: int) -> int:

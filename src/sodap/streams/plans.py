@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 import torch
@@ -178,6 +178,19 @@ def plan_table(file: Path, seed: int = 0, *, saved: Sequence[SplitRow] | None = 
     return _plan_own(file.stem, items, file.parent, seed, saved)
 
 
+def over_classes(plan: Plan, classes: Sequence[str] | None) -> Plan:
+    """The plan over classes that were fixed earlier: some may be absent, none may be new."""
+    if classes is None:
+        return plan
+    new = [label for label in plan.classes if label not in classes]
+    if new:
+        raise SodapError(
+            f"{plan.name} holds images of {', '.join(new)}, "
+            f"which is none of the classes {', '.join(classes)}"
+        )
+    return replace(plan, classes=tuple(classes))
+
+
 def _plan_own(
     name: str, items: Sequence[Item], root: Path, seed: int, saved: Sequence[SplitRow] | None
 ) -> Plan:
@@ -255,12 +268,13 @@ def build_stream(
         parts = {kind: domain.of(kind) for kind in SPLITS}
         paths = [item.path for items in parts.values() for item in items]
         images = decoded(paths, image_size, on_progress=on_progress)
-        splits, start = {}, 0
-        for kind, items in parts.items():
+        splits, start = [], 0
+        for items in parts.values():
             labels = torch.tensor([numbers[item.label] for item in items], dtype=torch.int64)
-            splits[kind] = Split(images[start : start + len(items)], labels)
+            splits.append(Split(images[start : start + len(items)], labels))
             start += len(items)
-        return Domain(domain.name, **splits)
+        train, val, test = splits
+        return Domain(domain.name, train, val, test, plan.classes)
 
     return Stream(
         plan.name,

@@ -57,6 +57,8 @@ class Domain:
     train: Split
     val: Split
     test: Split
+    classes: tuple[str, ...] = ()
+    """What the labels' numbers stand for, where it is known: then nobody can mix them up."""
 
     def splits(self) -> Iterator[tuple[str, Split]]:
         yield "train", self.train
@@ -65,6 +67,7 @@ class Domain:
 
     def check(self, classes: Sequence[str]) -> None:
         """Raise on what cannot be learned; warn about what can be lived with."""
+        self.check_classes(classes)
         for kind, split in self.splits():
             self.check_split(kind, split, classes)
         present = set(self.train.labels.tolist())
@@ -72,9 +75,17 @@ class Domain:
         if missing:
             warnings.warn(
                 f"domain '{self.name}' has no training image of {', '.join(missing)}; "
-                f"it is learned from the other domains alone",
+                f"what is known of that class comes from the other domains",
                 MissingClassWarning,
                 stacklevel=3,
+            )
+
+    def check_classes(self, classes: Sequence[str]) -> None:
+        """A number means one class here and another there: nobody would notice."""
+        if self.classes and self.classes != tuple(classes):
+            raise SodapError(
+                f"domain '{self.name}' numbers its classes {', '.join(self.classes)}, "
+                f"but they should be {', '.join(classes)}; load it with classes=learner.classes"
             )
 
     def check_split(self, kind: str, split: Split, classes: Sequence[str]) -> None:
@@ -122,9 +133,12 @@ class Stream:
         if not self.domains or len(set(names)) != len(names):
             raise SodapError(f"stream '{self.name}' needs one or more domains with distinct names")
         for domain in self.domains:
-            domain.check(self.classes)
+            for kind, split in domain.splits():
+                domain.check_split(kind, split, self.classes)
         for domain in self.unseen:
             domain.check_split("test", domain.test, self.classes)
+        for domain in self.tested:
+            domain.check_classes(self.classes)
 
     @property
     def tested(self) -> tuple[Domain, ...]:

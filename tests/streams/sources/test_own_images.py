@@ -44,9 +44,9 @@ def test_folders_without_and_with_splits(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("paths", "message"),
     [
-        (["1.png"], r"1\.png has no class; .* DOMAIN/CLASS/image"),
-        (["a/1.png", "a/cat/2.png"], r"a/1\.png has no class"),
-        (["a/train/1.png"], r"train/1\.png has no class"),
+        (["1.png"], r"1\.png lies a level too high: .* DOMAIN/CLASS/image"),
+        (["a/1.png", "a/cat/2.png"], r"a/1\.png lies a level too high"),
+        (["a/train/1.png"], r"train/1\.png lies a level too high"),
         (["a/train/cat/1.png", "a/cat/2.png"], r"both split folders \(train\) and 'cat'"),
         (["a/cat/young/1.png"], "a/cat should hold the images of a class, not the folder 'young'"),
         (["a/train/cat/old/1.png"], "a/train/cat should hold the images of a class"),

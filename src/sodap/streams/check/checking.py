@@ -64,6 +64,7 @@ def check_plan(plan: Plan, on_progress: Callable[[int, int], None] | None = None
             for kind, relations in (("exact", exact), ("near", near), ("group", groups))
             for leak in _leaks(kind, relations, pictures)
         ),
+        tuple(domain.name for domain in plan.domains if domain.learned),
         tuple(twins),
         tuple(
             Flaw(of(i).domain, of(i).path, what)

@@ -97,6 +97,8 @@ class Report:
     missing: tuple[str, ...]
     """Classes that a domain or a split does not have."""
     leaks: tuple[Leak, ...]
+    learned: tuple[str, ...] = ()
+    """Domains that are not only tested on."""
     twins: tuple[Twins, ...] = ()
     unreadable: tuple[Flaw, ...] = ()
     tiny: tuple[Flaw, ...] = ()
@@ -106,6 +108,22 @@ class Report:
     """Domain -> JPEG with a few images of each class."""
     pairs: bytes | None = field(default=None, repr=False)
     """JPEG with some twins side by side."""
+
+    @property
+    def obstacles(self) -> tuple[str, ...]:
+        """Why these images cannot be learned as they are; one sentence each."""
+        found = []
+        if len(self.classes) < 2:
+            found.append(f"there is one class only, {', '.join(self.classes)}; two are needed")
+        found += [
+            f"the {split} split of domain '{domain}' is empty"
+            for (domain, split), counts in self.counts.items()
+            if not counts.total() and domain in self.learned
+        ]
+        found += [f"{flaw.path}: {flaw.what}" for flaw in self.unreadable[:3]]
+        if len(self.unreadable) > 3:
+            found.append(f"{len(self.unreadable) - 3} more files cannot be read")
+        return tuple(found)
 
     @property
     def conflicts(self) -> tuple[Twins, ...]:
@@ -129,6 +147,7 @@ class Report:
             ],
             "differences": list(self.differences),
             "missing": list(self.missing),
+            "obstacles": list(self.obstacles),
             "leaks": [asdict(leak) | {"sentence": str(leak)} for leak in self.leaks],
             "twins": [asdict(each) | {"where": each.where} for each in self.twins],
             "conflicts": [asdict(each) for each in self.conflicts],

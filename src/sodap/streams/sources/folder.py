@@ -11,6 +11,7 @@ from sodap.streams.items import Item, Source
 from sodap.streams.sources.listing import contents
 
 SPLITS = ("train", "val", "test")
+LIKE_SPLITS = {*SPLITS, "training", "valid", "validation", "testing"}
 
 
 def read_folder(root: Path) -> list[Item]:
@@ -23,8 +24,11 @@ def read_folder(root: Path) -> list[Item]:
 
 
 def _read_domain(folder: Path, domain: str) -> Iterator[Item]:
-    inside = _only_folders(folder, "CLASS/image")
+    inside = _only_folders(folder, "CLASS/image (a folder DOMAIN/CLASS/image has two levels)")
     splits = [name for name in inside if name in SPLITS]
+    likely = [name for name in inside if name.lower() in LIKE_SPLITS and name not in SPLITS]
+    if likely:
+        raise SodapError(f"{folder / likely[0]} looks like a split; call it train, val or test")
     if not splits:
         yield from _read_classes(folder, domain, None)
     elif splits == inside:
@@ -54,7 +58,7 @@ def _only_folders(folder: Path, expected: str) -> list[str]:
     folders, images = contents(folder)
     if images:
         raise SodapError(
-            f"the image {folder / images[0]} has no class; "
+            f"the image {folder / images[0]} lies a level too high: "
             f"below {folder} images should lie in {expected}"
         )
     return folders

@@ -9,6 +9,9 @@ from pathlib import Path
 from sodap.errors import SodapError
 from sodap.streams.images import SUFFIXES
 
+# Pictures that would otherwise be left out in silence.
+OTHER_IMAGES = (".jfif", ".heic", ".heif", ".avif", ".jp2", ".jxl", ".psd", ".raw", ".nii", ".svs")
+
 
 def contents(folder: Path) -> tuple[list[str], list[str]]:
     """Names of the folders and of the images in it."""
@@ -22,6 +25,11 @@ def contents(folder: Path) -> tuple[list[str], list[str]]:
                     folders.append(entry.name)
                 elif entry.name.lower().endswith(SUFFIXES):
                     images.append(entry.name)
+                elif entry.name.lower().endswith(OTHER_IMAGES):
+                    raise SodapError(
+                        f"{entry.path} is an image of a kind that is not read; "
+                        f"save it as one of {', '.join(SUFFIXES)}"
+                    )
     except OSError as error:
         raise SodapError(f"the folder {folder} cannot be read: {error.strerror}") from error
     return sorted(folders), sorted(images)

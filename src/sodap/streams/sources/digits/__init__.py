@@ -44,6 +44,7 @@ def _stream(name: str, train: int, val: int, test: int) -> Stream:
             train=_split(draw, "train", train),
             val=_split(draw, "val", val),
             test=_split(draw, "test", test),
+            classes=CLASSES,
         )
         for domain, draw in DOMAINS.items()
     )
