@@ -201,7 +201,7 @@ def waiting(images: Tensor, device: torch.device) -> float:
         return time.perf_counter() - start
 
     ready = next(from_cache())
-    return 1 - seconds(itertools.repeat(ready)) / seconds(from_cache())
+    return max(0.0, 1 - seconds(itertools.repeat(ready)) / seconds(from_cache()))  # or it is noise
 
 
 def main() -> None:
