@@ -14,7 +14,7 @@ from typer.testing import CliRunner, Result
 
 from sodap.cli.data import app
 from sodap.errors import SodapError
-from sodap.streams.catalogue import source_names
+from sodap.streams.catalogue import find_source, source_names
 from sodap.streams.protocols import protocol_names
 
 
@@ -34,13 +34,44 @@ def test_everything_is_listed(tmp_path: Path) -> None:
     (tmp_path / "idrid").mkdir()
     shown = call("list", "--data", tmp_path)
     assert shown.exit_code == 0
-    for name in (*source_names(), *protocol_names()):
+    named = [name for name in source_names() if find_source(name).classes]
+    for name in (*named, *protocol_names()):
         assert f"\n{name}: " in shown.output
+    assert "digits" in shown.output
     assert f"found at {tmp_path / 'idrid'}" in shown.output
     assert f"Looked in: {tmp_path}" in shown.output
     assert "images in the paper: aptos 1805/1562/295, ddr 6266/5343/913" in shown.output
     assert "s3 (never learned)" in shown.output
     assert "licence: CC BY 4.0" in shown.output
+
+
+def test_what_cannot_be_learned_is_said(tmp_path: Path) -> None:
+    for domain in ("1-clinic", "2-van"):
+        write_pictures(tmp_path / "mine", domain)
+    broken = next((tmp_path / "mine" / "2-van").rglob("*.png"))
+    broken.write_bytes(b"no image")
+    shown = call("check", tmp_path / "mine", "--out", tmp_path / "out")
+    assert shown.exit_code == 2
+    assert "cannot be learned: " in shown.output
+    assert broken.name in shown.output
+
+
+def test_the_cache_can_be_deleted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("SODAP_CACHE", str(tmp_path))
+    (tmp_path / f"{'0a' * 16}.images").write_bytes(b"x" * 2_000_000)
+    (tmp_path / "mine.images").write_text("not ours")
+    shown = call("clean")
+    assert shown.exit_code == 0
+    assert "2 MB deleted" in shown.output
+    assert [path.name for path in tmp_path.iterdir()] == ["mine.images"]
+
+
+def test_names_are_no_markup(tmp_path: Path) -> None:
+    write_pictures(tmp_path / "mine", "[red]1")
+    write_pictures(tmp_path / "mine", "2 [")
+    shown = call("check", tmp_path / "mine", "--out", tmp_path / "out")
+    assert shown.exit_code == 0, shown.output
+    assert "[red]1" in shown.output
 
 
 def test_a_clean_folder(tmp_path: Path) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import logging
 from collections.abc import Mapping
 from importlib import resources
 from pathlib import Path
@@ -97,6 +98,8 @@ def _micro(weights: str, image_size: int | None, seed: int) -> FrozenViT:
 
 
 def _create(architecture: str, size: int, seed: int, *, pretrained: bool) -> VisionTransformer:
+    # Without a network the hub reports every attempt; one sentence at the end says it all.
+    logging.getLogger("huggingface_hub").setLevel(logging.CRITICAL)
     try:
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(seed)

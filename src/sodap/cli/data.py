@@ -30,6 +30,7 @@ DataFolder = Annotated[
 @app.command("list")
 def list_data(data: DataFolder = None) -> None:
     """List every data set and every protocol, and what of them is here."""
+    from sodap.streams import stream_names
     from sodap.streams.catalogue import data_roots, find_source, locate, source_names
     from sodap.streams.protocols import find_protocol, protocol_names
 
@@ -38,14 +39,18 @@ def list_data(data: DataFolder = None) -> None:
     _say("\n[bold]Data sets[/]")
     for name in source_names():
         source = find_source(name)
+        if not source.classes:
+            continue  # folders and tables of one's own are given by their path
         place = locate(source, roots)
         found = f"[green]found[/] at {escape(str(place))}" if place else "[dim]not found[/]"
         size = f", {sum(source.totals.values())} images" if source.totals else ""
         _say(f"[bold]{name}[/]: {escape(source.title)}{size}; {found}")
-        _say(f"  classes: {', '.join(source.classes) or 'yours'}")
+        _say(f"  classes: {escape(', '.join(source.classes))}")
         _say(f"  licence: {escape(source.licence)}")
         if place is None:
             _say(f"  [dim]{escape(source.advice)}[/]")
+    _say("\n[bold]Your own[/]: a folder DOMAIN/CLASS/image or a table, given by its path")
+    _say(f"[bold]Made in memory[/]: {', '.join(stream_names())}")
     _say("\n[bold]Protocols[/]")
     for name in protocol_names():
         protocol = find_protocol(name)

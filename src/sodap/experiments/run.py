@@ -70,6 +70,8 @@ def run(
     finished = _look(config, folder, resume=resume)
     if finished is not None:
         return finished
+    if config.weights not in ("pretrained", "random") and not Path(config.weights).is_file():
+        raise SodapError(f"there is no weights file at {config.weights}")  # before any decoding
     if stream is None:
         kept = folder / SPLITS  # of the run to go on with
         stream = load_stream(
