@@ -113,7 +113,9 @@ def test_a_table_of_its_own_place(tmp_path: Path) -> None:
         ("path,label,domain\n,cat,x\n", "line 2: there is no value for path"),
         ("path,label,domain\na.png,,x\n", "line 2: there is no value for label"),
         ("path,label,domain\na.png,cat,\n", "line 2: there is no value for domain"),
-        ("path,label,domain,split\na,cat,x,later\n", "line 2: the label 'later' is none of train"),
+        ("path,label,domain,split\na,cat,x,later\n", "line 2: the split 'later' is none of train"),
+        ("path;label;domain\na;cat;x\n", "by commas, not semicolons"),
+        ("Path,label,domain\na,cat,x\n", "no column 'path', .*; call 'Path' so"),
     ],
 )
 def test_a_table_in_disorder(text: str, message: str, tmp_path: Path) -> None:

@@ -53,17 +53,17 @@ class Row:
                 return cell
         raise self.error(f"there is no value for {' or '.join(columns)}")
 
-    def known(self, label: str, labels: Collection[str]) -> str:
+    def known(self, label: str, labels: Collection[str], what: str = "label") -> str:
         """The label, if it is one of the `labels`; 1.0 is 1."""
         plain = label.removesuffix(".0")
         if plain not in labels:
-            raise self.error(f"the label '{label}' is none of {', '.join(labels)}")
+            raise self.error(f"the {what} '{label}' is none of {', '.join(labels)}")
         return plain
 
     def split(self, column: str) -> str | None:
         """train, val or test, by whichever name; None where the cell is empty."""
         cell = self.get(column)
-        return None if cell is None else SPLITS[self.known(cell.lower(), SPLITS)]
+        return None if cell is None else SPLITS[self.known(cell.lower(), SPLITS, "split")]
 
 
 def read_rows(file: Path, columns: Sequence[str]) -> list[Row]:
@@ -74,9 +74,13 @@ def read_rows(file: Path, columns: Sequence[str]) -> list[Row]:
     (start, header), *body = lines
     for column in columns:
         if column not in header:
+            alike = [name for name in header if name.lower() == column.lower()]
+            hint = f"; call '{alike[0]}' so" if alike else ""
+            if len(header) == 1 and ";" in header[0]:
+                hint = "; separate the columns by commas, not semicolons"
             raise SodapError(
                 f"{file}, line {start}: there is no column '{column}', "
-                f"only {', '.join(name for name in header if name)}"
+                f"only {', '.join(name for name in header if name)}{hint}"
             )
     return [
         Row(file, f"line {number}", dict(zip(header, cells, strict=False)))
