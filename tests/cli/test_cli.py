@@ -114,6 +114,8 @@ def test_interrupted_by_the_user(tmp_path: Path) -> None:
         stdout=subprocess.DEVNULL,
         stderr=subprocess.PIPE,
         text=True,
+        # A shell that started the tests in the background has told its children to ignore Ctrl-C.
+        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),
     )
     folder = tmp_path / "runs" / "digits-mini-residual-sodap-s0"
     deadline = time.monotonic() + 240
