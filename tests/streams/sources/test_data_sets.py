@@ -647,7 +647,7 @@ def test_compact_copies(
 
 def test_a_compact_copy_with_a_strange_split(tmp_path: Path) -> None:
     put_text(tmp_path / "idrid/labels.csv", "image,grade,official_split", "a.jpg,0,holdout")
-    with pytest.raises(SodapError, match="line 2: the label 'holdout' is none of train"):
+    with pytest.raises(SodapError, match="line 2: the split 'holdout' is none of train"):
         read_source("idrid", [tmp_path])
 
 
