@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import pytest
 import safetensors.torch
@@ -183,3 +184,90 @@ def test_real_dinov2_in_half_precision(shared: Path) -> None:
     assert positions.dtype == torch.float32
     with pytest.raises(SodapError, match="14-pixel patches"):
         build_backbone("deit_small", str(path))
+
+
+# ---------------------------------------------------------------- ports inside the blocks
+
+
+def plain_attention(tokens: Tensor, block: Any, keys: Tensor, values: Tensor) -> Tensor:
+    """Attention over further keys and values, head by head, in double precision."""
+    attention = block.attn
+    heads, width = attention.num_heads, attention.head_dim
+    weight, bias = attention.qkv.weight.double(), attention.qkv.bias.double()
+    q, k, v = (tokens.double() @ weight.T + bias).chunk(3, dim=-1)
+    found = []
+    for head in range(heads):
+        part = slice(head * width, (head + 1) * width)
+        all_keys = torch.cat([keys.double()[..., part], k[..., part]], 1)
+        all_values = torch.cat([values.double()[..., part], v[..., part]], 1)
+        scores = (q[..., part] @ all_keys.mT / width**0.5).softmax(-1)
+        found.append(scores @ all_values)
+    seen = torch.cat(found, -1)
+    projected: Tensor = seen @ attention.proj.weight.double().T + attention.proj.bias.double()
+    return projected
+
+
+def test_a_prefix_is_attended_to(micro: FrozenViT) -> None:
+    images = micro.prepare(random_images(32))
+    generator = torch.Generator().manual_seed(1)
+    keys, values = (torch.randn(2, 3, micro.width, generator=generator) for _ in range(2))
+    block: Any = micro.vit.blocks[1]
+    entering: list[Tensor] = []
+
+    def prefix(layer: int, tokens: Tensor) -> tuple[Tensor, Tensor] | None:
+        entering.append(tokens)
+        return (keys, values) if layer == 1 else None
+
+    micro.tokens(images, prefix=prefix)
+    before, after = entering[1], entering[2]
+    middle = before + block.ls1(
+        plain_attention(block.norm1(before), block, keys, values).to(before)
+    )
+    expected = middle + block.ls2(block.mlp(block.norm2(middle)))
+    torch.testing.assert_close(after, expected, rtol=0, atol=1e-5)
+
+
+def test_ports_that_add_nothing_change_nothing(micro: FrozenViT) -> None:
+    images = micro.prepare(random_images(32))
+    none = torch.zeros(2, 0, micro.width)
+    for found in (
+        micro(images, prefix=lambda layer, tokens: (none, none)),
+        micro(images, beside=lambda layer, tokens: torch.zeros_like(tokens)),
+        micro(images, beside=lambda layer, tokens: None),
+    ):
+        torch.testing.assert_close(found, micro(images), rtol=0, atol=1e-5)
+
+
+def test_beside_the_mlp(micro: FrozenViT) -> None:
+    images = micro.prepare(random_images(32))
+    last = micro.depth - 1
+    moved = micro.tokens(images, beside=lambda at, tokens: tokens * 0.5 if at == last else None)
+    seen: list[Tensor] = []
+    micro.tokens(images, beside=lambda at, tokens: seen.append(tokens))
+    torch.testing.assert_close(moved, micro.tokens(images) + 0.5 * seen[last])
+
+
+def test_further_tokens_go_the_whole_way(micro: FrozenViT) -> None:
+    images = micro.prepare(random_images(32))
+    extra = torch.zeros(2, 4, micro.width)
+
+    def port(layer: int, tokens: Tensor) -> Tensor:
+        return torch.cat([tokens[:, :1], extra, tokens[:, 1:]], 1) if layer == 0 else tokens
+
+    assert micro.tokens(images, port).shape[1] == micro.tokens(images).shape[1] + 4
+
+
+def test_a_thawed_copy_trains_and_leaves_the_frozen_one_alone(micro: FrozenViT) -> None:
+    before = micro.digest()
+    copy = micro.thawed().train()
+    images = micro.prepare(random_images(32))
+    torch.testing.assert_close(copy(images), micro(images))
+    copy(images).square().sum().backward()
+    torch.optim.SGD(copy.parameters(), 0.1).step()
+    assert micro.digest() == before != copy.digest()
+    assert all(parameter.requires_grad for parameter in copy.parameters())
+
+
+def test_pixels_are_what_was_prepared(micro: FrozenViT) -> None:
+    images = (random_images(32, 4) * 255).to(torch.uint8)
+    assert torch.equal(micro.pixels(micro.prepare(images)), images)

@@ -1,6 +1,15 @@
 """The frozen network that every method shares."""
 
 from sodap.backbones.registry import SHORT_NAMES, build_backbone, native_size
-from sodap.backbones.vit import FrozenViT, Port
+from sodap.backbones.vit import Beside, FrozenViT, Port, PortedViT, Prefix
 
-__all__ = ["SHORT_NAMES", "FrozenViT", "Port", "build_backbone", "native_size"]
+__all__ = [
+    "SHORT_NAMES",
+    "Beside",
+    "FrozenViT",
+    "Port",
+    "PortedViT",
+    "Prefix",
+    "build_backbone",
+    "native_size",
+]

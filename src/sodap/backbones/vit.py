@@ -1,29 +1,45 @@
-"""A frozen ViT with one port before every block.
+"""A ViT with ports, and its frozen form.
 
-The wrapper runs timm's own modules (patch embedding, positions, blocks, norm) and calls a *port*
-with the tokens on their way into each block. A prompt method is a port and nothing else: no method
-needs a ViT of its own.
+The wrapper runs timm's own modules (patch embedding, positions, blocks, norm) and opens each block
+in three places. A prompt method is what it puts into a port and nothing else: no method needs a
+ViT of its own.
+
+                 port                       prefix                        adapter
+    tokens ──▶ (edit, or ──▶ norm ──▶ attention over keys ──▶ + ──▶ norm ──▶ MLP ──▶ + ──▶ next
+                add, tokens)           and values as well                 beside it
 """
 
 from __future__ import annotations
 
+import copy
 import hashlib
 from collections.abc import Callable
 from typing import Any, cast
 
 import torch
 import torch.nn.functional as F
-from timm.models.vision_transformer import VisionTransformer
+from timm.layers.attention import Attention
+from timm.models.vision_transformer import Block, VisionTransformer
 from torch import Tensor, nn
 
+from sodap.errors import SodapError
+
 Port = Callable[[int, Tensor], Tensor]
-"""`(layer, tokens [B, P+S, D]) -> tokens` of the same shape, called before block `layer`.
+"""`(layer, tokens [B, P+S, D]) -> tokens`, called before block `layer`.
 
-Token 0 is CLS, `prefix_tokens` (P) counts it and any register tokens, the S patches follow."""
+Token 0 is CLS, `prefix_tokens` (P) counts it and any register tokens, the S patches follow. What it
+returns may be longer: further tokens go the whole way, too."""
+
+Prefix = Callable[[int, Tensor], tuple[Tensor, Tensor] | None]
+"""`(layer, tokens) -> (keys, values)`, each `[B, m, D]`, that block `layer` attends to besides its
+own; None for none. They meet no projection and no norm, and they add no token."""
+
+Beside = Callable[[int, Tensor], Tensor | None]
+"""`(layer, tokens after attention [B, N, D]) -> what is added beside the MLP`, the same shape."""
 
 
-class FrozenViT(nn.Module):
-    """Images in, CLS feature out; its weights never train and it never leaves eval mode."""
+class PortedViT(nn.Module):
+    """Images in, CLS feature out, with ports inside every block."""
 
     mean: Tensor
     std: Tensor
@@ -37,7 +53,7 @@ class FrozenViT(nn.Module):
         std: tuple[float, ...],
     ) -> None:
         super().__init__()
-        self.vit = vit.eval().requires_grad_(False)
+        self.vit = vit
         self.name = name
         self.width: int = vit.embed_dim
         self.depth: int = len(vit.blocks)
@@ -46,10 +62,6 @@ class FrozenViT(nn.Module):
         self.prefix_tokens: int = vit.num_prefix_tokens
         self.register_buffer("mean", torch.tensor(mean).view(3, 1, 1), persistent=False)
         self.register_buffer("std", torch.tensor(std).view(3, 1, 1), persistent=False)
-
-    def train(self, mode: bool = True) -> FrozenViT:
-        """A frozen network has no training mode: dropout and the like stay off."""
-        return super().train(False)
 
     def prepare(self, images: Tensor) -> Tensor:
         """uint8 or [0, 1] float images `[B, 3, H, W]` -> what the network was trained on."""
@@ -62,16 +74,47 @@ class FrozenViT(nn.Module):
             return images.float().sub_(255 * self.mean).div_(255 * self.std)
         return (images - self.mean).div_(self.std)
 
-    def forward(self, images: Tensor, port: Port | None = None, *, norm: bool = True) -> Tensor:
+    def pixels(self, prepared: Tensor) -> Tensor:
+        """The inverse of `prepare`, for methods that keep images: uint8 `[B, 3, S, S]`."""
+        return (prepared * self.std + self.mean).mul(255).round_().clamp_(0, 255).to(torch.uint8)
+
+    def forward(
+        self,
+        images: Tensor,
+        port: Port | None = None,
+        *,
+        prefix: Prefix | None = None,
+        beside: Beside | None = None,
+        norm: bool = True,
+    ) -> Tensor:
         """Prepared images `[B, 3, S, S]` -> CLS feature `[B, D]`, after the final LayerNorm."""
+        cls = self.tokens(images, port, prefix=prefix, beside=beside)[:, 0]
+        return self.norm(cls) if norm else cls
+
+    def tokens(
+        self,
+        images: Tensor,
+        port: Port | None = None,
+        *,
+        prefix: Prefix | None = None,
+        beside: Beside | None = None,
+    ) -> Tensor:
+        """All tokens as they leave the last block, `[B, N, D]`, not normalised."""
         vit = self.vit
-        tokens = vit.norm_pre(vit.patch_drop(vit._pos_embed(vit.patch_embed(images))))
+        tokens: Tensor = vit.norm_pre(vit.patch_drop(vit._pos_embed(vit.patch_embed(images))))
         for layer, block in enumerate(vit.blocks):
             if port is not None:
                 tokens = port(layer, tokens)
-            tokens = block(tokens)
-        cls = tokens[:, 0]
-        return cast(Tensor, vit.norm(cls) if norm else cls)
+            extra = None if prefix is None else prefix(layer, tokens)
+            if extra is None and beside is None:
+                tokens = block(tokens)
+            else:
+                tokens = _opened(block, layer, tokens, extra, beside)
+        return tokens
+
+    def norm(self, tokens: Tensor) -> Tensor:
+        """The final LayerNorm, `[..., D]`."""
+        return cast(Tensor, self.vit.norm(tokens))
 
     def digest(self) -> str:
         """A fingerprint of every weight: two models agree on a feature only if these agree."""
@@ -80,3 +123,65 @@ class FrozenViT(nn.Module):
             sha.update(f"{key}{list(value.shape)}".encode())
             sha.update(value.detach().to("cpu", torch.float32).contiguous().numpy().tobytes())
         return sha.hexdigest()
+
+
+class FrozenViT(PortedViT):
+    """A ViT whose weights never train and that never leaves eval mode."""
+
+    def __init__(
+        self,
+        vit: VisionTransformer,
+        *,
+        name: str,
+        mean: tuple[float, ...],
+        std: tuple[float, ...],
+    ) -> None:
+        super().__init__(vit.eval().requires_grad_(False), name=name, mean=mean, std=std)
+
+    def train(self, mode: bool = True) -> FrozenViT:
+        """A frozen network has no training mode: dropout and the like stay off."""
+        return super().train(False)
+
+    def thawed(self) -> PortedViT:
+        """A copy that may train, for methods that change every weight; this one stays as it is."""
+        vit = copy.deepcopy(self.vit).requires_grad_(True)
+        mean, std = (tuple(t.flatten().tolist()) for t in (self.mean, self.std))
+        return PortedViT(vit, name=self.name, mean=mean, std=std)
+
+
+def _opened(
+    block: nn.Module,
+    layer: int,
+    tokens: Tensor,
+    prefix: tuple[Tensor, Tensor] | None,
+    beside: Beside | None,
+) -> Tensor:
+    """timm's block, step by step, with its two inner ports."""
+    if not isinstance(block, Block) or not isinstance(block.attn, Attention):
+        raise SodapError(
+            f"blocks of type {type(block).__name__} have no place for prefixes or adapters; "
+            f"choose a ViT with timm's plain blocks"
+        )
+    entering = block.norm1(tokens)
+    seen = block.attn(entering) if prefix is None else _attend(block.attn, entering, *prefix)
+    tokens = tokens + block.drop_path1(block.ls1(seen))
+    tokens_out: Tensor = tokens + block.drop_path2(block.ls2(block.mlp(block.norm2(tokens))))
+    added = None if beside is None else beside(layer, tokens)
+    return tokens_out if added is None else tokens_out + added
+
+
+def _attend(attention: Attention, tokens: Tensor, keys: Tensor, values: Tensor) -> Tensor:
+    """timm's attention with further keys and values `[B, m, D]` in front of the tokens' own."""
+    batch, count, _ = tokens.shape
+    heads, width = attention.num_heads, attention.head_dim
+    q, k, v = attention.qkv(tokens).view(batch, count, 3, heads, width).permute(2, 0, 3, 1, 4)
+    q, k = attention.q_norm(q), attention.k_norm(k)
+
+    def joined(extra: Tensor, own: Tensor) -> Tensor:
+        split = extra.to(own.dtype).reshape(batch, -1, heads, width).transpose(1, 2)
+        return torch.cat([split, own], dim=2)  # [B, heads, m + N, width]
+
+    seen = F.scaled_dot_product_attention(q, joined(keys, k), joined(values, v))
+    seen = attention.norm(seen.transpose(1, 2).reshape(batch, count, -1))
+    projected: Tensor = attention.proj_drop(attention.proj(seen))
+    return projected

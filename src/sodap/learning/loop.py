@@ -112,11 +112,12 @@ def train_epoch(
     views = randomness.generator("augment", *where, device=device)
     replay = randomness.generator("replay", *where, device=device)
     augment = training.augmentation or Augmentation()
+    method.view = lambda images, draws: method.backbone.prepare(augment(images, draws))
     batches = Batches(
         stage.domain.train,
         training.batch_size,
         device,
-        lambda images: method.backbone.prepare(augment(images, views)),
+        lambda images: method.view(images, views),
         randomness.generator("order", *where),
     )
     method.train()
@@ -127,6 +128,7 @@ def train_epoch(
             total = method.total(losses)
         optimizer.zero_grad(set_to_none=True)
         fabric.backward(total)
+        method.before_step()
         optimizer.step()
         method.after_step()
         for name, loss in losses.items():  # summed on the device: no wait for the host

@@ -7,7 +7,7 @@ It never sees a stream, an optimiser or a file.
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any, ClassVar, cast
 
@@ -38,7 +38,7 @@ class Asset:
 
     name: str
     kind: str
-    """statistics | teacher | usage | images | ..."""
+    """statistics | teacher | usage | images | fisher | ..."""
     bytes: int
     images: int = 0
     """How many images can be seen in it: 0 for anything that is only numbers about them."""
@@ -50,8 +50,18 @@ class Method(nn.Module, ABC):
     name: ClassVar[str]
     family: ClassVar[str]
     Config: ClassVar[type[MethodConfig]]
+    trains: ClassVar[str]
+    """What is learned, in a few words: `head`, `prompts, head`, ..."""
+    stores: ClassVar[str]
+    """What is kept of the past, in a few words; `nothing` where that is so."""
     learns_by_gradient: ClassVar[bool] = True
     """False for a method that needs no epochs: all it learns, it learns in `end_stage`."""
+    learns_all_domains: ClassVar[bool] = False
+    """True for an upper bound that is given the images of all domains so far at every stage."""
+    steps_alike: ClassVar[bool] = True
+    """False if a training step asks the host what to do next: it is then never recorded as a
+    CUDA graph. A step that is alike launches the same work on tensors of the same shapes in the
+    same places, from the first batch of a stage to the last."""
 
     def __init__(
         self, backbone: FrozenViT, classes: int, randomness: Randomness, config: MethodConfig
@@ -63,6 +73,11 @@ class Method(nn.Module, ABC):
         self.classes = classes
         self.randomness = randomness
         self.stage = 0
+        # Random views of kept images, as the training images of this stage get them: uint8
+        # `[B, 3, S, S]` -> prepared. The loop puts the stream's own in place.
+        self.view: Callable[[Tensor, torch.Generator], Tensor] = lambda images, _: backbone.prepare(
+            images
+        )
 
     def begin_stage(self, number: int, batches: Batches) -> Facts:
         """Get ready for a new domain; may look at its training images."""
@@ -78,6 +93,9 @@ class Method(nn.Module, ABC):
     def total(self, losses: Mapping[str, Tensor]) -> Tensor:
         """One number to descend."""
         return torch.stack(list(losses.values())).sum()
+
+    def before_step(self) -> None:
+        """Gradients are there, the optimiser's step is not: correct or bound them."""
 
     def after_step(self) -> None:
         """Follow-up without gradients, after each step of the optimiser."""

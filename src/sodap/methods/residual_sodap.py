@@ -49,6 +49,8 @@ class ResidualSodap(Method):
 
     name = "residual-sodap"
     family = "prompt"
+    trains = "prompts, router, head"
+    stores = "class statistics, teacher head, prompt usage"
     Config = ResidualSodapConfig
 
     config: ResidualSodapConfig

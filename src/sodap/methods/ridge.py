@@ -31,6 +31,8 @@ class Ridge(Method):
 
     name = "ridge"
     family = "reference"
+    trains = "head, in closed form"
+    stores = "second moments"
     Config = RidgeConfig
     learns_by_gradient = False
 
@@ -94,6 +96,7 @@ class ProjectedRidge(Ridge):
     """The closed-form head on ReLU features of a fixed random projection."""
 
     name = "rp-ridge"
+    trains = "head on random features, in closed form"
     Config = ProjectedRidgeConfig
     config: ProjectedRidgeConfig
 

@@ -22,6 +22,8 @@ class Sequential(Method):
 
     name = "sequential"
     family = "reference"
+    trains = "head"
+    stores = "nothing"
     Config = SequentialConfig
 
     def __init__(
