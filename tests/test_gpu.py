@@ -12,6 +12,8 @@ from sodap.learning import Learner, Training
 from sodap.methods import method_names
 from sodap.prompting import entmax
 from sodap.streams import Stream
+from sodap.streams.augment import PAPER
+from tests.conftest import make_stream
 
 pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="no GPU here")
 
@@ -32,6 +34,22 @@ def test_a_gpu_agrees_with_the_cpu(method: str, stripes: Stream, tmp_path: Path)
     torch.testing.assert_close(found, on_cpu, rtol=0, atol=5e-3)
     half = sodap.load(tmp_path, device="cuda", precision="bf16").predict(images).probabilities
     torch.testing.assert_close(half, on_cpu, rtol=0, atol=0.08)
+
+
+@pytest.mark.parametrize("method", method_names())
+def test_recorded_steps_are_the_plain_ones(method: str) -> None:
+    """A step that is replayed from a CUDA graph does what it does when it is launched anew."""
+    stream = make_stream(domains=2, count=100)  # six full batches and a rest
+    found = []
+    for record in (False, True):
+        training = TRAINING.model_copy(update={"record_steps": record, "augmentation": PAPER})
+        learner = Learner(
+            stream.classes, method=method, training=training, device="cuda", precision="fp32"
+        )
+        for domain in stream.domains:
+            learner.learn(domain)
+        found.append(learner.predict(stream.domains[0].test.images).probabilities)
+    torch.testing.assert_close(found[1], found[0], rtol=0, atol=2e-3)
 
 
 @pytest.mark.parametrize("method", ["residual-sodap", "sequential"])

@@ -32,6 +32,10 @@ from sodap.streams.splits import write_splits
 
 SPLITS = "splits.csv"
 
+CHECKPOINT_SHARE = 20
+"""Between two checkpoints lies so many times the time that writing one takes: a large model on a
+fast GPU would else spend its day on files. A lost epoch is computed again, to the same numbers."""
+
 MEASURES: Mapping[str, Callable[[NDArray[np.int64]], float]] = {
     "accuracy": accuracy,
     "macro_f1": macro_f1,
@@ -148,6 +152,7 @@ class _Run:
         self.confusions: list[list[list[list[int]]]] = []
         self.stages: list[dict[str, Any]] = []
         self.under_way: StageProgress | None = None
+        self.checkpoint_due = 0.0
 
     def to_the_end(self) -> dict[str, Any]:
         # Only now, with every input read and found good, is anything written.
@@ -175,7 +180,8 @@ class _Run:
         began = time.perf_counter()
 
         def epoch_done(progress: StageProgress) -> None:
-            self._checkpoint(progress)
+            if time.perf_counter() >= self.checkpoint_due:
+                self._checkpoint(progress)
             self._write("running", progress=progress)
             self.observer.epoch_done(stage, progress.history[-1])
 
@@ -218,7 +224,10 @@ class _Run:
         if progress is not None:
             tensors |= {f"progress.{key}": value for key, value in progress.tensors().items()}
             facts["progress"] = progress.facts()
+        began = time.perf_counter()
         save_state(self.folder / "checkpoint", "state", tensors, facts)
+        now = time.perf_counter()
+        self.checkpoint_due = now + CHECKPOINT_SHARE * (now - began)
 
     def _resume(self) -> StageProgress | None:
         """Take up the last checkpoint, if there is one."""

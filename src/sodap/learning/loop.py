@@ -15,14 +15,14 @@ import torch
 from lightning.fabric import Fabric
 from numpy.typing import NDArray
 from torch import Tensor
-from torch.optim import AdamW, Optimizer
 
 from sodap.errors import SodapError
 from sodap.evaluation import accuracy, confusion_matrix, macro_f1
 from sodap.learning.progress import StageProgress, snapshot
+from sodap.learning.step import Step, make_optimizer, set_learning_rates
 from sodap.learning.training import Training
 from sodap.methods import Method
-from sodap.streams import Augmentation, Batches, Split, Stage
+from sodap.streams import Augmentation, Batches, Split, Stage, at_hand
 
 EVALUATION_BATCH = 256
 
@@ -43,6 +43,7 @@ def learn_stage(
 ) -> StageProgress:
     """Teach `method` one domain. With `resumed`, go on after the epoch that it describes."""
     progress = resumed or StageProgress(stage.number)
+    stage = Stage(stage.number, at_hand(stage.domain, fabric.device))
     if resumed is None:
         look = _plain_batches(method, stage, training, fabric, "drift order")
         with fabric.autocast():
@@ -52,19 +53,22 @@ def learn_stage(
         progress.finished = True
         return progress
 
-    optimizer = AdamW(method.parameter_groups(training.lr, training.weight_decay))
-    starts = [group["lr"] for group in optimizer.param_groups]
+    groups = method.parameter_groups(training.lr, training.weight_decay)
+    starts = [float(group["lr"]) for group in groups]
+    optimizer = make_optimizer(groups, fabric.device)
     if progress.optimizer:
         optimizer.load_state_dict(progress.optimizer)
+    augment = training.augmentation or Augmentation()
+    method.view = lambda images, draws: method.backbone.prepare(augment(images, draws))
+    step = Step(method, optimizer, fabric, training.batch_size, record=training.record_steps)
 
     while not progress.finished:
         epoch = progress.epoch + 1
         decay = 0.5 * (1 + math.cos(math.pi * progress.epoch / training.epochs))
-        for group, start in zip(optimizer.param_groups, starts, strict=True):
-            group["lr"] = start * decay
+        set_learning_rates(optimizer, [start * decay for start in starts], fabric.device)
 
         began = time.perf_counter()
-        losses = train_epoch(method, stage, epoch, training, optimizer, fabric, on_batch)
+        losses = train_epoch(step, stage, epoch, on_batch)
         seconds = time.perf_counter() - began
 
         matrix = evaluate(method, stage.domain.val, fabric)
@@ -99,42 +103,20 @@ def learn_stage(
 
 
 def train_epoch(
-    method: Method,
-    stage: Stage,
-    epoch: int,
-    training: Training,
-    optimizer: Optimizer,
-    fabric: Fabric,
-    on_batch: OnBatch | None = None,
+    step: Step, stage: Stage, epoch: int, on_batch: OnBatch | None = None
 ) -> dict[str, float]:
     """One pass over the domain's training images; the mean of each loss."""
-    where, randomness, device = (stage.number, epoch), method.randomness, fabric.device
-    views = randomness.generator("augment", *where, device=device)
-    replay = randomness.generator("replay", *where, device=device)
-    augment = training.augmentation or Augmentation()
-    method.view = lambda images, draws: method.backbone.prepare(augment(images, draws))
-    batches = Batches(
-        stage.domain.train,
-        training.batch_size,
-        device,
-        lambda images: method.view(images, views),
-        randomness.generator("order", *where),
-    )
-    method.train()
+    order = step.method.randomness.generator("order", stage.number, epoch)
+    batches = Batches(stage.domain.train, step.batch_size, step.fabric.device, order=order)
+    step.method.train()
+    step.begin_epoch(epoch)
     sums: dict[str, Tensor] = {}
-    for step, (images, labels) in enumerate(batches, start=1):
-        with fabric.autocast():
-            losses = method.losses(images, labels, replay)
-            total = method.total(losses)
-        optimizer.zero_grad(set_to_none=True)
-        fabric.backward(total)
-        method.before_step()
-        optimizer.step()
-        method.after_step()
+    for done, (images, labels) in enumerate(batches, start=1):
+        losses = step(images, labels)
         for name, loss in losses.items():  # summed on the device: no wait for the host
-            sums[name] = sums.get(name, 0) + loss.detach() * len(labels)
+            sums[name] = sums.get(name, 0) + loss * len(labels)
         if on_batch is not None:
-            on_batch(epoch, step, len(batches))
+            on_batch(epoch, done, len(batches))
     means = {name: float(total) / len(stage.domain.train) for name, total in sums.items()}
     if not all(map(math.isfinite, means.values())):
         lost = ", ".join(name for name, mean in means.items() if not math.isfinite(mean))

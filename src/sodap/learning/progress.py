@@ -42,7 +42,7 @@ class StageProgress:
             "begun": self.begun,
             "ended": self.ended,
             "history": self.history,
-            "optimizer_groups": self.optimizer.get("param_groups", []),
+            "optimizer_groups": [_plain(group) for group in self.optimizer.get("param_groups", [])],
         }
 
     def tensors(self) -> dict[str, Tensor]:
@@ -67,6 +67,11 @@ class StageProgress:
             best={k.removeprefix("best."): v for k, v in tensors.items() if k.startswith("best.")},
             optimizer={"state": state, "param_groups": groups} if groups else {},
         )
+
+
+def _plain(group: Mapping[str, Any]) -> dict[str, Any]:
+    """A parameter group in JSON's types: on a GPU its learning rate is a tensor."""
+    return {k: v.item() if isinstance(v, Tensor) else v for k, v in group.items()}
 
 
 def snapshot(state: Mapping[str, Tensor]) -> dict[str, Tensor]:

@@ -19,6 +19,9 @@ class Training(BaseModel):
     batch_size: int = Field(64, ge=1, le=65_536, description="images a training step")
     lr: float = Field(1e-3, gt=0, le=10, description="learning rate at the start of a stage")
     weight_decay: float = Field(0.01, ge=0, description="AdamW's decay, on matrices only")
+    record_steps: bool = Field(
+        True, description="on a GPU, record a step once a stage and replay it (a CUDA graph)"
+    )
     augmentation: Augmentation | None = Field(
         None, description="random views of the training images; default: what suits the stream"
     )

@@ -2,7 +2,7 @@
 
 from sodap.streams import sources as sources
 from sodap.streams.augment import Augmentation
-from sodap.streams.batches import Batches
+from sodap.streams.batches import Batches, at_hand
 from sodap.streams.images import read_image, read_images
 from sodap.streams.loading import load_stream, make_plan
 from sodap.streams.registry import register_stream, stream_names
@@ -16,6 +16,7 @@ __all__ = [
     "Split",
     "Stage",
     "Stream",
+    "at_hand",
     "load_stream",
     "make_plan",
     "read_image",

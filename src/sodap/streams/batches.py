@@ -1,20 +1,40 @@
-"""Batches of a split, moved to the device and made ready there."""
+"""Batches of a split, on the device, and made ready there."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 
 import torch
 from torch import Tensor
 
-from sodap.streams.stream import Split
+from sodap.streams.stream import Domain, Split
+
+_SHARE = 0.25
+"""Of a GPU's free memory, how much a domain's images may take to live there."""
+
+
+def at_hand(domain: Domain, device: torch.device) -> Domain:
+    """The domain with what is read every epoch in the GPU's own memory, if it fits well.
+
+    Then no batch ever crosses the bus. Where it does not fit, batches are sent ahead of their use.
+    """
+    if device.type != "cuda":
+        return domain
+    used = (domain.train, domain.val)
+    free, _ = torch.cuda.mem_get_info(device)
+    if sum(split.images.nbytes for split in used) > _SHARE * free:
+        return domain
+    train, val = (Split(s.images.to(device), s.labels.to(device)) for s in used)
+    return replace(domain, train=train, val=val)
 
 
 class Batches:
     """Iterate over `(images, labels)`; as often as wanted, in the same order each time.
 
-    `prepare` turns a uint8 batch `[B, 3, H, W]` on the device into what the model takes.
+    `prepare` turns a uint8 batch `[B, 3, H, W]` on the device into what the model takes; without
+    it, the batch stays as it is.
     """
 
     def __init__(
@@ -22,7 +42,7 @@ class Batches:
         split: Split,
         size: int,
         device: torch.device,
-        prepare: Callable[[Tensor], Tensor],
+        prepare: Callable[[Tensor], Tensor] | None = None,
         order: torch.Generator | None = None,
     ) -> None:
         self.split = split
@@ -30,17 +50,20 @@ class Batches:
         self.device = device
         self.prepare = prepare
         self.order = None if order is None else torch.randperm(len(split), generator=order)
+        self.local = split.images.device == device and device.type == "cuda"
+        if self.local and self.order is not None:
+            self.order = self.order.to(device)
 
     def __len__(self) -> int:
         return -(-len(self.split) // self.size)
 
     def __iter__(self) -> Iterator[tuple[Tensor, Tensor]]:
-        collected = (
-            self._ahead() if self.device.type == "cuda" else map(self._collect, self._starts())
-        )
+        sent = self.device.type == "cuda" and not self.local
+        collected = self._ahead() if sent else map(self._collect, self._starts())
         for images, labels in collected:
             images = images.to(self.device, non_blocking=True)
-            yield self.prepare(images), labels.to(self.device, non_blocking=True)
+            labels = labels.to(self.device, non_blocking=True)
+            yield images if self.prepare is None else self.prepare(images), labels
 
     def _starts(self) -> range:
         return range(0, len(self.split), self.size)
@@ -51,6 +74,8 @@ class Batches:
         if self.order is None:
             return self.split.images[rows], self.split.labels[rows]
         chosen = self.order[rows]
+        if self.local:
+            return self.split.images[chosen], self.split.labels[chosen]
         # Whole images lie in one piece: copying them one by one beats torch's general gather.
         images = torch.stack([self.split.images[row] for row in chosen.tolist()])
         return images, self.split.labels[chosen]
