@@ -10,37 +10,12 @@ from pathlib import Path
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 
 import pytest
-import torch
 
-from sodap.streams import Domain, Split, Stream
+from sodap.streams import Stream
+from sodap.testing import tiny_split, tiny_stream
 
-
-def make_split(count: int, classes: int, tint: float, seed: int, size: int = 32) -> Split:
-    """Noisy images whose class is the brightness of a stripe and whose domain is the tint."""
-    generator = torch.Generator().manual_seed(seed)
-    labels = torch.arange(count) % classes
-    images = torch.rand(count, 3, size, size, generator=generator) * 90
-    for index, label in enumerate(labels.tolist()):
-        width = size // classes
-        images[index, :, :, label * width : (label + 1) * width] += 120
-    images[:, 0] += tint
-    return Split(images.clamp(0, 255).to(torch.uint8), labels)
-
-
-def make_stream(domains: int = 2, classes: int = 3, count: int = 24) -> Stream:
-    return Stream(
-        "stripes",
-        tuple(f"class {c}" for c in range(classes)),
-        tuple(
-            Domain(
-                f"domain {d}",
-                train=make_split(count, classes, 40.0 * d, 10 * d + 1),
-                val=make_split(12, classes, 40.0 * d, 10 * d + 2),
-                test=make_split(12, classes, 40.0 * d, 10 * d + 3),
-            )
-            for d in range(domains)
-        ),
-    )
+make_split = tiny_split
+make_stream = tiny_stream
 
 
 @pytest.fixture(scope="session")

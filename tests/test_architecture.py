@@ -16,6 +16,7 @@ FLOORS = {
     "cli": 7,
     "reporting": 6,
     "experiments": 5,
+    "testing": 5,
     "learning": 4,
     "methods": 3,
     "prompting": 2,

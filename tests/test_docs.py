@@ -193,6 +193,8 @@ def test_the_examples_learn(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> 
     assert [list(stage.history[0]["losses"]) for stage in stages] == [["ce"], ["ce", "pull"]]
     assert [asset.images for asset in learner.stored()] == [0]
 
+    example("check", monkeypatch).test_anchored()
+
     learner.save(tmp_path)
     images = stream.domains[0].test.images
     loaded = load(tmp_path, device="cpu").predict(images)

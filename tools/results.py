@@ -1,35 +1,54 @@
 """Keep runs as results, and write the tables of docs/results.md from what was kept.
 
-python -m tools.results keep sodap-demo/*/record.json    # into results/STREAM/METHOD-sSEED.json
-python -m tools.results write                            # docs/results.md from results/
+python -m tools.results keep runs/table1                 # into results/STREAM/METHOD-sSEED.json
+python -m tools.results keep --commit HASH runs/table1   # for runs that knew no commit
+python -m tools.results write                            # docs/results.md, results/summary.json
+
+`keep` takes folders of runs and single records. A run on a machine without git does not know which
+commit it ran; whoever copied the code there does, and says so with --commit.
 """
 
 from __future__ import annotations
 
 import json
+import re
 import sys
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-from scipy import stats  # type: ignore[import-untyped]
 
-from sodap.evaluation import summary
+from sodap.evaluation import Spread
+from sodap.reporting.formats import as_markdown, show_difference
+from sodap.reporting.tables import (
+    CONSTANT,
+    MAIN,
+    METRICS,
+    StreamTable,
+    find_records,
+    make_tables,
+)
+from sodap.reporting.verdict import verdict
 
 ROOT = Path(__file__).resolve().parents[1]
 RESULTS = ROOT / "results"
+SUMMARY = RESULTS / "summary.json"
 PAGE = ROOT / "docs" / "results.md"
 
-METRICS = {
-    "average_accuracy": "AvgACC",
-    "average_forgetting": "AvgF",
-    "final_average": "final",
-    "backward_transfer": "BWT",
-}
+LIMIT = 8_000
+"""Bytes of a kept record: small enough to be read by a person and kept for good."""
+
+COMPARED = ("average_accuracy", "average_forgetting", "final_average", "backward_transfer")
+SUMMARISED = ("average_accuracy", "average_forgetting", "final_average")
+REFERENCE = "rp-ridge"
+"""Second moments of random features, in closed form: what anything trained should beat."""
 
 
-def kept(record: Mapping[str, Any]) -> dict[str, Any]:
+# ---------------------------------------------------------------------- keeping
+
+
+def kept(record: Mapping[str, Any], commit: str | None = None) -> dict[str, Any]:
     """What of a record makes it a result: where it comes from, and what was measured."""
     if record["status"] != "finished":
         raise SystemExit(f"a run that is {record['status']} is no result")
@@ -37,9 +56,11 @@ def kept(record: Mapping[str, Any]) -> dict[str, Any]:
     return {
         "command": command,
         "config": record["config"],
-        "environment": record["environment"],
+        "environment": _with_commit(record["environment"], commit),
         "backbone": {k: record["backbone"][k] for k in ("name", "image_size", "sha256")},
         "stream": record["stream"],
+        "jobs": record.get("jobs", 1),
+        "throughput": record.get("throughput", {}),
         "R": {name: record["R"][name] for name in ("accuracy", "macro_f1")},
         "stages": [
             {
@@ -48,6 +69,7 @@ def kept(record: Mapping[str, Any]) -> dict[str, Any]:
                 "pool": stage["ended"].get("pool"),
                 "drift": stage["begun"].get("drift", {}).get("score"),
                 "seconds": round(stage["seconds"], 1),
+                "peak_gpu_bytes": stage.get("peak_gpu_bytes"),
                 "trainable_parameters": stage["trainable_parameters"],
                 "stored_bytes": sum(asset["bytes"] for asset in stage["stored"]),
             }
@@ -56,80 +78,217 @@ def kept(record: Mapping[str, Any]) -> dict[str, Any]:
     }
 
 
-def keep(paths: Iterable[str]) -> None:
-    for path in paths:
-        result = kept(json.loads(Path(path).read_text("utf-8")))
-        config = result["config"]
-        file = RESULTS / config["stream"] / f"{config['method']}-s{config['seed']}.json"
-        file.parent.mkdir(parents=True, exist_ok=True)
-        file.write_text(json.dumps(result, indent=1) + "\n", "utf-8")
-        print(file.relative_to(ROOT))
+def _with_commit(environment: Mapping[str, Any], given: str | None) -> dict[str, Any]:
+    """The environment with a commit: its own, or the one that was given and is marked as such."""
+    own = environment["commit"]
+    if own is None and given is None:
+        raise SystemExit("a run knows no commit; say with --commit which code it ran")
+    if own is not None:
+        if given not in (None, own):
+            raise SystemExit(f"a run was of commit {own}, not of {given}")
+        return dict(environment)
+    if not re.fullmatch(r"[0-9a-f]{40}", given or ""):
+        raise SystemExit(f"'{given}' is not the full hash of a commit")
+    return {**environment, "commit": given, "commit_given": True}
+
+
+def keep(places: Sequence[str], commit: str | None = None) -> list[Path]:
+    """Write the results of the runs at `places`, and once a method the search behind them."""
+    records, unfinished = find_records([Path(place) for place in places])
+    if unfinished:
+        print(f"{unfinished} runs are not finished and left out", file=sys.stderr)
+    files = []
+    searches: dict[Path, dict[str, Any]] = {}
+    for record in records:
+        config = record["config"]
+        folder = RESULTS / config["stream"]
+        text = dense(kept(record, commit))
+        if len(text.encode()) > LIMIT:
+            raise SystemExit(f"the result of {config['method']} takes more than {LIMIT} bytes")
+        files.append(folder / f"{config['method']}-s{config['seed']}.json")
+        write(files[-1], text)
+        if record.get("search") is not None:
+            found = searches.setdefault(folder / "search.json", {})
+            if found.setdefault(config["method"], record["search"]) != record["search"]:
+                raise SystemExit(f"runs of {config['method']} followed two different searches")
+    for file, found in searches.items():
+        before = json.loads(file.read_text("utf-8")) if file.exists() else {}
+        write(file, dense(dict(sorted((before | found).items()))))
+    return files
+
+
+def dense(content: Mapping[str, Any]) -> str:
+    """JSON with one line for each list of numbers or words."""
+    text = json.dumps(content, indent=1) + "\n"
+    plain = re.compile(r"\[\n\s*([^\[\]{}]*?)\n\s*\]")
+    return plain.sub(lambda found: "[" + re.sub(r",\n\s*", ", ", found[1]) + "]", text)
+
+
+def write(file: Path, text: str) -> None:
+    file.parent.mkdir(parents=True, exist_ok=True)
+    file.write_text(text, "utf-8")
+
+
+# ---------------------------------------------------------------------- reading
 
 
 def measured() -> list[Path]:
-    """The files that hold a run's result; those of a search hold comparisons of settings."""
-    return sorted(file for file in RESULTS.glob("*/*.json") if file.parent.name != "search")
+    """The files that hold a run's result; those of searches hold comparisons of settings."""
+    return sorted(
+        file
+        for file in RESULTS.glob("*/*.json")
+        if file.parent.name != "search" and file.name != "search.json"
+    )
 
 
-def load() -> dict[str, dict[str, list[dict[str, Any]]]]:
-    """Stream -> method -> results in the order of their seeds."""
-    found: dict[str, dict[str, list[dict[str, Any]]]] = {}
-    for file in measured():
-        result = json.loads(file.read_text("utf-8"))
-        config = result["config"]
-        found.setdefault(config["stream"], {}).setdefault(config["method"], []).append(result)
-    for methods in found.values():
-        for results in methods.values():
-            results.sort(key=lambda result: result["config"]["seed"])
+def load() -> list[dict[str, Any]]:
+    return [json.loads(file.read_text("utf-8")) for file in measured()]
+
+
+def tables() -> dict[str, StreamTable]:
+    """One for each stream; a stream is kept with one backbone."""
+    made = make_tables(load())
+    found = {table.stream: table for table in made}
+    if len(found) < len(made):
+        raise SystemExit("results of one stream were kept with two backbones")
     return found
 
 
-def values(results: Sequence[Mapping[str, Any]], metric: str) -> list[float]:
-    return [float(summary(result["R"]["accuracy"])[metric] or 0.0) for result in results]
+# ---------------------------------------------------------------------- writing
 
 
-def interval(numbers: Sequence[float]) -> tuple[float, float]:
-    """Mean and the half width of its 95 % interval (Student's t over seeds)."""
-    spread = float(np.std(numbers, ddof=1)) / len(numbers) ** 0.5
-    return float(np.mean(numbers)), float(stats.t.ppf(0.975, len(numbers) - 1)) * spread
+def summary() -> dict[str, Any]:
+    """Stream -> method -> metric -> mean, sd and Student's 95 % interval over seeds."""
+    content: dict[str, Any] = {}
+    for stream, table in tables().items():
+        rows: dict[str, Any] = {
+            method: {"seeds": len(table.seeds(method))}
+            | {key: _numbers(table.spread(method, key)) for key in SUMMARISED}
+            for method in table.methods
+        }
+        rows[CONSTANT] = {
+            key: {"mean": round(table.constant[key] or 0.0, 6), "sd": None, "interval": None}
+            for key in SUMMARISED
+        }
+        content[stream] = rows
+    return content
 
 
-def table(methods: Mapping[str, Sequence[Mapping[str, Any]]]) -> list[str]:
-    lines = [
-        f"| method | seeds | {' | '.join(METRICS.values())} | macro-F1 (final) |",
-        f"|---|---|{'---|' * (len(METRICS) + 1)}",
-    ]
-    for method, results in methods.items():
-        cells = []
-        for metric in METRICS:
-            numbers = values(results, metric)
-            cells.append(f"{np.mean(numbers):.3f} ± {np.std(numbers, ddof=1):.3f}")
-        final = [float(np.mean(result["R"]["macro_f1"][-1])) for result in results]
-        cells.append(f"{np.mean(final):.3f} ± {np.std(final, ddof=1):.3f}")
-        lines.append(f"| `{method}` | {len(results)} | {' | '.join(cells)} |")
-    return lines
+def _numbers(found: Spread | None) -> dict[str, Any] | None:
+    if found is None:
+        return None
+    ends = [found.low, found.high]
+    return {
+        "mean": round(found.mean, 6),
+        "sd": None if found.sd is None else round(found.sd, 6),
+        "interval": None
+        if found.low is None
+        else [round(end, 6) for end in ends if end is not None],
+    }
 
 
-def differences(methods: Mapping[str, Sequence[Mapping[str, Any]]], first: str) -> list[str]:
+def differences(table: StreamTable, first: str) -> list[str]:
     """`first` minus every other method, paired by seed."""
-    lines = [
-        f"| `{first}` minus | {' | '.join(METRICS.values())} |",
-        f"|---|{'---|' * len(METRICS)}",
-    ]
-    for other, results in methods.items():
-        if other == first:
-            continue
-        cells = []
-        for metric in METRICS:
-            pairs = zip(values(methods[first], metric), values(results, metric), strict=True)
-            mean, half = interval([a - b for a, b in pairs])
-            cells.append(f"{mean:+.3f} ({mean - half:+.3f} to {mean + half:+.3f})")
-        lines.append(f"| `{other}` | {' | '.join(cells)} |")
+    titles = [METRICS[key].title for key in COMPARED]
+    lines = [f"| `{first}` minus | {' | '.join(titles)} |", f"|---|{'--:|' * len(COMPARED)}"]
+    for other in table.methods:
+        if other != first:
+            gaps = [table.difference(first, other, key) for key in COMPARED]
+            cells = [
+                f"**{show_difference(gap)}**" if gap and gap.sign else show_difference(gap)
+                for gap in gaps
+            ]
+            lines.append(f"| `{other}` | {' | '.join(cells)} |")
     return lines
+
+
+def firsts(table: StreamTable) -> list[str]:
+    """Whom all others are compared with: the paper's method, the reference, and the winner."""
+    wanted = [MAIN, REFERENCE, *table.contenders[:1]]
+    return list(dict.fromkeys(method for method in wanted if method in table.methods))
+
+
+def chosen(stream: str) -> list[str]:
+    """What each method's search compared, and what it chose."""
+    file = RESULTS / stream / "search.json"
+    if not file.exists():
+        return []
+    searches = json.loads(file.read_text("utf-8"))
+    some = next(iter(searches.values()))
+    lines = [
+        "",
+        f"Settings, chosen by {some['what']} (seed {some['seed']}, at most {some['budget']}",
+        "candidates a method; a method that is not named has nothing to choose):",
+        "",
+        "| method | candidates | chosen |",
+        "|---|---|---|",
+    ]
+    for method, search in searches.items():
+        tried = ", ".join(
+            f"{_words(each['setting'])}: "
+            + ("broke" if each["score"] is None else f"{each['score']:.3f}")
+            for each in search["candidates"]
+        )
+        lines.append(f"| `{method}` | {tried} | {_words(search['chosen'])} |")
+    return lines
+
+
+def _words(setting: Mapping[str, Any]) -> str:
+    return " ".join(
+        f"{key}={value:g}" if isinstance(value, float) else f"{key}={value}"
+        for key, value in setting.items()
+    )
+
+
+def commands(records: Sequence[Mapping[str, Any]]) -> list[str]:
+    """Each command once, with the methods whose first seed it ran."""
+    found: dict[str, list[str]] = {}
+    for record in records:
+        config = record["config"]
+        if config["seed"] == min(
+            each["config"]["seed"]
+            for each in records
+            if each["config"]["method"] == config["method"]
+        ):
+            found.setdefault(" ".join(record["command"]), []).append(config["method"])
+    return [f"- `{command}` ({', '.join(methods)})" for command, methods in found.items()]
+
+
+def section(stream: str, table: StreamTable) -> list[str]:
+    records = [each for each in load() if each["stream"]["name"] == stream]
+    some = records[0]
+    training, environment = some["config"]["training"], some["environment"]
+    epochs = sorted({each["config"]["training"]["epochs"] for each in records if _trained(each)})
+    jobs = max(each.get("jobs", 1) for each in records)
+    lines = [
+        "",
+        f"## {stream}",
+        "",
+        f"{len(some['stream']['classes'])} classes, {' → '.join(table.domains)}. Backbone "
+        f"{table.backbone}, at most {' or '.join(map(str, epochs)) or 'no'} epochs a stage, "
+        f"batch {training['batch_size']}; {environment['gpu'] or environment['processor']}"
+        + (f", {jobs} runs at a time." if jobs > 1 else "."),
+        "",
+        verdict(table),
+        "",
+        as_markdown(table, list(METRICS.values()), None).rstrip(),
+    ]
+    for first in firsts(table):
+        lines += ["", *differences(table, first)]
+    lines += chosen(stream)
+    return [*lines, "", "Commands:", "", *commands(records)]
+
+
+def _trained(record: Mapping[str, Any]) -> bool:
+    """Whether it had epochs at all; a method in closed form has none."""
+    return any(stage["epochs"] for stage in record["stages"])
 
 
 def searched() -> list[str]:
     """What was compared on validation images, and what it showed."""
+    files = sorted((RESULTS / "search").glob("*.json"))
+    if not files:
+        return []
     lines = [
         "",
         "## Settings compared on validation images",
@@ -138,7 +297,7 @@ def searched() -> list[str]:
         "Each domain's validation images stand in for its test images here. Two or three seeds are",
         "few: differences below about 0.01 are noise.",
     ]
-    for file in sorted((RESULTS / "search").glob("*.json")):
+    for file in files:
         content = json.loads(file.read_text("utf-8"))
         rows = [row for search in content["searches"] for row in search["runs"]]
         lines += [
@@ -165,47 +324,46 @@ def page() -> str:
     lines = [
         "# Results",
         "",
-        "Written by `python -m tools.results write` from the records under `results/`. Each record",
-        "holds the command, the settings, the seed, the commit and the machine of its run.",
-        "Accuracy on the test splits, mean ± standard deviation over seeds. No setting was chosen",
-        "on a test split; the embedded digits themselves were drawn harder once, after a first",
-        "score on them (see [their model card](micro-vit.md)).",
+        "Written by `python -m tools.results write` from the records under `results/`. Each",
+        "record holds the command, the settings, the seed, the commit and the machine of its run;",
+        "`results/summary.json` holds the means. Numbers are of the test splits, mean ± standard",
+        "deviation over seeds; the best of a column is bold. No setting was chosen on a test",
+        "split; the embedded digits themselves were drawn harder once, after a first score on",
+        "them (see [their model card](micro-vit.md)).",
+        "",
+        "`final` and `macro-F1` are means over all domains after the last stage. `trainable` is",
+        "the largest number of trained parameters in any stage, `stored` what is kept about past",
+        "images after the last one. The row `constant` is no run: it always answers the most",
+        "frequent class of the first domain's training images.",
+        "",
+        "Differences are paired by seed, with a 95 % bootstrap interval over seeds; of so few",
+        "numbers no bootstrap can promise that much, and five seeds give about 92 %, three 75 %.",
+        "Records hold no answers to single images, so the intervals speak of other seeds and not",
+        "of other test images. Where Student's interval leaves 0 out as well, the difference is",
+        "bold and called more than the noise between seeds. Nothing is corrected for the number",
+        "of comparisons.",
     ]
-    for stream, methods in load().items():
-        some = next(iter(methods.values()))[0]
-        config, environment = some["config"], some["environment"]
-        training = config["training"]
-        domains = " → ".join(domain["name"] for domain in some["stream"]["domains"])
-        lines += [
-            "",
-            f"## {stream}",
-            "",
-            f"{len(some['stream']['classes'])} classes, {domains}. "
-            f"Backbone `{config['backbone']}`, at most {training['epochs']} epochs a stage, "
-            f"batch {training['batch_size']}, learning rate {training['lr']:g}; "
-            f"{environment['gpu'] or environment['processor']}.",
-            "",
-            *table(methods),
-            "",
-            "Commands, for the first seed:",
-            "",
-            *(f"- `{' '.join(found[0]['command'])}` ({name})" for name, found in methods.items()),
-            "",
-            "Differences, paired by seed, with 95 % intervals (Student's t):",
-            "",
-            *differences(methods, "residual-sodap"),
-        ]
+    for stream, table in tables().items():
+        lines += section(stream, table)
     return "\n".join([*lines, *searched()]) + "\n"
 
 
 def main() -> None:
     match sys.argv[1:]:
-        case ["keep", *paths] if paths:
-            keep(paths)
+        case ["keep", "--commit", commit, *places] if places:
+            show(keep(places, commit))
+        case ["keep", *places] if places:
+            show(keep(places))
         case ["write"]:
-            PAGE.write_text(page(), "utf-8")
+            write(SUMMARY, dense(summary()))
+            write(PAGE, page())
         case _:
             raise SystemExit(__doc__)
+
+
+def show(files: Sequence[Path]) -> None:
+    for file in files:
+        print(file.relative_to(ROOT))
 
 
 if __name__ == "__main__":

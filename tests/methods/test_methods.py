@@ -2,118 +2,64 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
+import sys
+import warnings
+from collections.abc import Callable
+from importlib.metadata import EntryPoint, EntryPoints
+from pathlib import Path
+from types import ModuleType
 from typing import Any
 
 import pytest
 import torch
-from tests.conftest import make_stream
 
+import sodap.methods.registry as registry
 from sodap.errors import SodapError
-from sodap.learning import Learner, Training
-from sodap.methods import build_method, find_method, method_names
+from sodap.learning import Learner
+from sodap.methods import Method, Sequential, build_method, find_method, method_names
+from sodap.methods.registry import BrokenMethodWarning
 from sodap.randomness import Randomness
-from sodap.streams import MissingClassWarning, Split, Stream
+from sodap.testing import CHECKS, NEEDS_GPU, SLOW, Trial
 
-TRAINING = Training(epochs=2, patience=2, batch_size=16, weight_decay=0.5)
+# What makes a method large and no promise harder to keep.
+SMALL: dict[str, dict[str, Any]] = {
+    "moe-adapters": {"experts": 6, "selector_steps": 20},
+    "online-ewc": {"fisher_images": 4},
+    "rp-ridge": {"projection": 128},
+}
 
+# Options under which a method is another one.
+VARIANTS: list[tuple[str, dict[str, Any]]] = [
+    ("der++", {"faithful": True}),
+    ("ncm", {"distance": "euclid"}),
+    ("residual-sodap", {"per_layer": "all", "stats": "per_stage", "memory_write": "always"}),
+    ("slda", {"priors": "counts"}),
+]
 
-def learner_of(method: str, stream: Stream, **options: Any) -> Learner:
-    return Learner(stream.classes, method=method, training=TRAINING, options=options, device="cpu")
-
-
-@pytest.fixture(scope="module", params=method_names())
-def taught(request: pytest.FixtureRequest, stripes: Stream) -> Learner:
-    learner = learner_of(request.param, stripes)
-    for domain in stripes.domains:
-        learner.learn(domain)
-    return learner
-
-
-def test_losses_are_finite_numbers(taught: Learner, stripes: Stream) -> None:
-    split = stripes.domains[1].train
-    images = taught.method.backbone.prepare(split.images)
-    losses = taught.method.losses(images, split.labels, torch.Generator())
-    assert all(loss.ndim == 0 and loss.isfinite() for loss in losses.values())
-    assert taught.method.total(losses).isfinite()
-
-
-def test_prediction_does_not_depend_on_the_batch(taught: Learner, stripes: Stream) -> None:
-    images = stripes.domains[0].test.images
-    whole = taught.predict(images).probabilities
-    single = torch.cat([taught.predict(image[None]).probabilities for image in images])
-    torch.testing.assert_close(whole, single, rtol=0, atol=1e-5)
-    order = torch.randperm(len(images), generator=torch.Generator().manual_seed(1))
-    shuffled = taught.predict(images[order]).probabilities
-    torch.testing.assert_close(whole[order], shuffled, rtol=0, atol=1e-5)
+TRIALS = [
+    *(pytest.param((name, SMALL.get(name, {})), id=name) for name in method_names()),
+    *(
+        pytest.param((name, options), id=f"{name} {next(iter(options))}")
+        for name, options in VARIANTS
+    ),
+]
 
 
-def test_the_backbone_never_changes(taught: Learner) -> None:
-    untouched = learner_of(taught.method_name, make_stream())
-    assert taught.method.backbone.digest() == untouched.method.backbone.digest()
+@pytest.fixture(scope="module", params=TRIALS)
+def trial(request: pytest.FixtureRequest) -> Trial:
+    """Of one method; what it is taught once serves all promises."""
+    return Trial(*request.param)
 
 
-def test_state_round_trip(taught: Learner, stripes: Stream) -> None:
-    other = learner_of(taught.method_name, stripes)
-    other.restore(taught.method.state(), 2, 2)
-    images = stripes.domains[1].test.images
-    assert torch.equal(other.predict(images).probabilities, taught.predict(images).probabilities)
-    assert [vars(a) for a in other.stored()] == [vars(a) for a in taught.stored()]
-    with pytest.raises(SodapError, match="does not fit"):
-        other.restore({}, 2, 2)
+def _gates() -> list[Any]:
+    no_gpu = pytest.mark.skipif(not torch.cuda.is_available(), reason="no GPU here")
+    marks = {name: [pytest.mark.slow] for name in SLOW} | {name: [no_gpu] for name in NEEDS_GPU}
+    return [pytest.param(name, marks=marks.get(name, [])) for name in CHECKS]
 
 
-def test_no_image_is_kept(taught: Learner, stripes: Stream) -> None:
-    assert all(asset.images == 0 and asset.bytes > 0 for asset in taught.stored())
-    # What is kept does not grow with the number of images seen.
-    larger = make_stream(count=48)
-    other = learner_of(taught.method_name, larger)
-    for domain in larger.domains:
-        other.learn(domain)
-
-    def size(learner: Learner) -> int:
-        return sum(tensor.nbytes for tensor in learner.method.state().values())
-
-    assert size(other) == size(taught)
-    held = [v for v in vars(other.method).values() if isinstance(v, torch.Tensor)]
-    assert not held, "a tensor outside the state would escape the audit"
-
-
-@pytest.mark.parametrize("method", method_names())
-@pytest.mark.parametrize("classes", [2, 10])
-def test_any_number_of_classes(method: str, classes: int) -> None:
-    stream = make_stream(domains=1, classes=classes)
-    learner = learner_of(method, stream)
-    learner.learn(stream.domains[0])
-    assert learner.predict(stream.domains[0].test.images).probabilities.shape[1] == classes
-
-
-@pytest.mark.parametrize("method", method_names())
-def test_a_class_may_be_missing(method: str, stripes: Stream) -> None:
-    learner = learner_of(method, stripes)
-    for domain, absent in zip(stripes.domains, (2, 0), strict=True):
-        kept = domain.train.labels != absent
-        train = Split(domain.train.images[kept], domain.train.labels[kept])
-        with pytest.warns(MissingClassWarning):
-            learner.learn(replace(domain, train=train))
-    scores = learner.evaluate(stripes.domains[0])
-    assert 0 <= scores.accuracy <= 1
-    assert 0 <= scores.macro_f1 <= 1
-
-
-@pytest.mark.parametrize("method", method_names())
-def test_a_stage_of_one_image(method: str, stripes: Stream) -> None:
-    learner = learner_of(method, stripes)
-    for domain in stripes.domains:
-        with pytest.warns(MissingClassWarning):
-            learner.learn(replace(domain, train=domain.train.take(1)))
-    assert learner.stages_learned == 2
-
-
-@pytest.mark.parametrize("method", method_names())
-def test_every_option_says_what_it_is(method: str) -> None:
-    for name, field in find_method(method).Config.model_fields.items():
-        assert field.description, f"{method}.{name}"
+@pytest.mark.parametrize("promise", _gates())
+def test_every_method_keeps(trial: Trial, promise: str) -> None:
+    CHECKS[promise](trial)
 
 
 def test_unknown_methods_and_options() -> None:
@@ -124,3 +70,103 @@ def test_unknown_methods_and_options() -> None:
         build_method("residual-sodap", {"contxt": "cls"}, backbone, 2, Randomness(0))
     with pytest.raises(SodapError, match="option 'pool_size' of residual-sodap"):
         build_method("residual-sodap", {"pool_size": 0}, backbone, 2, Randomness(0))
+
+
+# ------------------------------------------------------------------ other packages
+
+
+class Foreign(Sequential):
+    """A method of another package."""
+
+    name = "foreign"
+
+
+class Unfinished(Method):
+    """It has no losses and no forward."""
+
+    name = "unfinished"
+
+
+class Second(Sequential):
+    """A second method by a name that is taken."""
+
+    name = "ridge"
+
+
+Announce = Callable[[dict[str, object]], None]
+
+
+@pytest.fixture
+def announce(monkeypatch: pytest.MonkeyPatch) -> Announce:
+    """Put things into a module `other_package` and announce them as methods; None is absent."""
+    monkeypatch.setattr(registry, "_METHODS", dict(registry._METHODS))
+
+    def install(things: dict[str, object]) -> None:
+        module = ModuleType("other_package")
+        vars(module).update({name: thing for name, thing in things.items() if thing is not None})
+        monkeypatch.setitem(sys.modules, "other_package", module)
+        found = EntryPoints(
+            EntryPoint(name, f"other_package:{name}", registry.PLUGINS) for name in things
+        )
+        monkeypatch.setattr(registry, "entry_points", lambda group: found.select(group=group))
+        registry._load_plugins.cache_clear()
+
+    return install
+
+
+def test_another_package_adds_a_method(announce: Announce) -> None:
+    announce({"METHOD": Foreign})
+    assert "foreign" in method_names()
+    assert find_method("foreign") is Foreign
+    assert Learner(["a", "b"], method="foreign").method_name == "foreign"
+
+
+def test_a_plugin_may_use_the_decorator_as_well(announce: Announce) -> None:
+    registry.register_method(Foreign)
+    announce({"METHOD": Foreign})
+    assert find_method("foreign") is Foreign
+    with pytest.raises(ValueError, match="'foreign' is registered already"):
+        registry.register_method(type("Other", (Foreign,), {}))
+
+
+@pytest.mark.parametrize(
+    ("thing", "reason"),
+    [
+        ("a string", "it is no class that extends"),
+        (Learner, "it is no class that extends"),
+        (Unfinished, "Unfinished does not fill the contract"),
+        (Second, "'ridge' is registered already"),
+        (None, "module 'other_package' has no attribute 'odd'"),
+    ],
+)
+def test_a_broken_plugin_is_named_and_left_out(
+    announce: Announce, thing: object, reason: str
+) -> None:
+    known = method_names()
+    announce({"odd": thing, "fine": Foreign})
+    with pytest.warns(BrokenMethodWarning, match=f"'odd' .*other_package:odd.* {reason}"):
+        assert method_names() == sorted([*known, "foreign"])
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")  # said once
+        find_method("foreign")
+
+
+def test_an_installed_package_is_enough(
+    announce: Announce, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Real metadata on the path, as pip leaves it."""
+    (tmp_path / "clinic_methods.py").write_text(
+        "from sodap.methods import Sequential, register_method\n"
+        "@register_method\n"
+        "class Clinic(Sequential):\n"
+        "    '''What the clinic does.'''\n"
+        "    name = 'clinic'\n"
+    )
+    metadata = tmp_path / "clinic_methods-1.0.dist-info"
+    metadata.mkdir()
+    (metadata / "METADATA").write_text("Name: clinic-methods\nVersion: 1.0\n")
+    (metadata / "entry_points.txt").write_text("[sodap.methods]\nclinic = clinic_methods:Clinic\n")
+    monkeypatch.syspath_prepend(tmp_path)
+    registry._load_plugins.cache_clear()
+    assert find_method("clinic").__doc__ == "What the clinic does."
+    monkeypatch.delitem(sys.modules, "clinic_methods")

@@ -19,10 +19,17 @@ def test_read_is_multi_head_attention() -> None:
         reference.out_proj.weight.copy_(bank.to_output.weight)
         reference.out_proj.bias.copy_(bank.to_output.bias)
     query = 7 * torch.randn(3, 24) + 2
-    retrieved, attention = bank.read(query)
+    retrieved, attention = bank.recall().read(query)
     expected, weights = reference(F.layer_norm(query, (24,)), bank.keys, bank.values)
     torch.testing.assert_close(retrieved, expected)
     torch.testing.assert_close(attention, weights)
+    signal = torch.randn(3, 24)
+    (retrieved * signal).sum().backward()  # type: ignore[no-untyped-call]
+    (expected * signal).sum().backward()
+    assert reference.in_proj_weight.grad is not None
+    for layer, grad in zip(layers, reference.in_proj_weight.grad.split(24), strict=True):
+        torch.testing.assert_close(layer.weight.grad, grad)
+    torch.testing.assert_close(bank.to_output.weight.grad, reference.out_proj.weight.grad)
 
 
 def naive_write(slots: Tensor, queries: list[Tensor], attentions: list[Tensor]) -> Tensor:
@@ -57,7 +64,7 @@ def test_write_follows_the_attending_queries() -> None:
 def test_writing_before_backward_is_safe() -> None:
     bank = MemoryBank(8, slots=4, heads=2)
     query = torch.randn(3, 8)
-    retrieved, attention = bank.read(query)
+    retrieved, attention = bank.recall().read(query)
     bank.write([query], [attention])
     torch.autograd.backward(retrieved.sum())
     assert bank.to_key.weight.grad is not None
@@ -70,7 +77,7 @@ def test_slots_learn_one_way_or_the_other() -> None:
     before = learned.keys.clone()
     learned.write([torch.randn(3, 8)], [torch.rand(3, 9)])
     torch.testing.assert_close(learned.keys, before, atol=0, rtol=0)
-    torch.autograd.backward(learned.read(torch.randn(3, 8))[0].sum())
+    torch.autograd.backward(learned.recall().read(torch.randn(3, 8))[0].sum())
     assert learned.values.grad is not None
 
 

@@ -1,5 +1,6 @@
 import copy
 import pickle
+from typing import get_args
 
 import pytest
 import torch
@@ -7,6 +8,7 @@ from torch import Tensor
 
 from sodap.prompting import PromptPool, Router
 from sodap.prompting.pool import Merge
+from sodap.prompting.routing import unit
 
 
 def seeded(seed: int) -> torch.Generator:
@@ -79,6 +81,15 @@ def test_refuses_a_size_beyond_capacity(size: int) -> None:
         PromptPool(4, size=size, capacity=8)
 
 
+def test_sets_are_generations_or_frozen_and_active() -> None:
+    paper, rescale = (PromptPool(4, size=2, capacity=7, merge=merge) for merge in get_args(Merge))
+    for pool in (paper, rescale):
+        pool.expand(1)
+        pool.expand(3)
+    assert paper.sets.tolist() == [0, 0, 0, 1, 1, 1, -1]
+    assert rescale.sets.tolist() == [0, 0, 1, 2, 2, 2, -1]
+
+
 @pytest.mark.parametrize("merge", ["paper", "rescale"])
 def test_state_restores_the_partition(merge: Merge) -> None:
     pool, restored = (
@@ -90,16 +101,16 @@ def test_state_restores_the_partition(merge: Merge) -> None:
     pool.expand(2, seeded(3))
     assert {name: tensor.shape for name, tensor in pool.state_dict().items()} == shapes
     restored.load_state_dict(pool.state_dict())
-    for name in ("keys", "values", "groups", "frozen", "active"):
+    for name in ("keys", "values", "sets", "frozen", "active"):
         assert torch.equal(getattr(restored, name), getattr(pool, name))
     assert restored.expand(1, seeded(5)) == pool.expand(1, seeded(5)) == 1
-    assert torch.equal(restored.groups, pool.groups)
+    assert torch.equal(restored.sets, pool.sets)
     assert torch.equal(pickle.loads(pickle.dumps(pool)).values, pool.values)
 
 
 def prompts(pool: PromptPool, query: Tensor) -> Tensor:
     with torch.no_grad():
-        routing = Router().route(query, pool.keys[0], pool.groups)
+        routing = Router().route(query, unit(pool.keys[0]), Router().partition(pool.sets))
         return routing.prompt(pool.values[0])
 
 

@@ -5,6 +5,8 @@ import pytest
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._pytree import tree_leaves
 
 from sodap.prompting import Prompter, PromptPass, diversity_loss, entmax
 
@@ -68,7 +70,7 @@ def test_is_the_paper_step_by_step() -> None:
     assert memory is not None
     q = 2 * prompter.start()(0, tokens)[:, 0] + 1
     g = tokens[:, 0]
-    r, _ = memory.read(q)
+    r, _ = memory.recall().read(q)
     c = torch.cat([q, g, r], dim=1)
     hidden = F.layer_norm(c @ adapter.enhancer.W1, (8,))
     enhanced = q + F.gelu(hidden) @ adapter.enhancer.W2
@@ -209,8 +211,9 @@ def test_full_precision_under_autocast() -> None:
     assert half.dtype == torch.bfloat16
 
 
-def test_one_compiled_graph_serves_all_stages() -> None:
-    prompter, tokens = build(), images()
+@pytest.mark.parametrize("merge", ["paper", "rescale"])
+def test_one_compiled_graph_serves_all_stages(merge: str) -> None:
+    prompter, tokens = build(merge=merge), images()
 
     def step(tokens: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         prompts = prompter.start()
@@ -231,6 +234,38 @@ def test_one_compiled_graph_serves_all_stages() -> None:
             torch.autograd.backward(step(tokens)[0].square().sum())
             expected_grads = [p.grad for p in prompter.parameters()]
             torch.testing.assert_close(grads, expected_grads, atol=1e-5, rtol=1e-4)
+
+
+class Work(TorchDispatchMode):
+    """The operations of a step, each with the shapes that it makes."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.done: list[tuple[str, list[torch.Size]]] = []
+
+    def __torch_dispatch__(
+        self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Any = None
+    ) -> Any:
+        made = func(*args, **(kwargs or {}))
+        self.done.append((str(func), [t.shape for t in tree_leaves(made) if isinstance(t, Tensor)]))
+        return made
+
+
+@pytest.mark.parametrize("selection", ["entmax", "softmax"])
+@pytest.mark.parametrize("merge", ["paper", "rescale"])
+def test_a_step_is_the_same_work_at_every_stage(merge: str, selection: str) -> None:
+    prompter = build(merge=merge, selection=selection)
+    steps = []
+    for _ in range(4):
+        with Work() as work:
+            tokens, prompts = backbone(prompter, images())
+            loss = tokens[:, 0].square().mean() + prompter.diversity(prompts) + prompter.norm()
+            torch.autograd.backward(loss)
+        prompter.zero_grad()
+        prompter.expand(2)
+        steps.append(work.done)
+    assert steps[0] == steps[1] == steps[2] == steps[3]
+    assert not any("_local_scalar_dense" in name for name, _ in steps[0])  # no wait for a number
 
 
 def test_layers_come_in_order() -> None:

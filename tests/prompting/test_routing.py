@@ -6,8 +6,8 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from sodap.prompting import Router, entmax
-from sodap.prompting.routing import Selection
+from sodap.prompting import Router, Routing, entmax
+from sodap.prompting.routing import Selection, unit
 
 F_ROWS, A_ROWS = [0, 1, 2, 5], [3, 6]
 ROUTERS = [
@@ -17,8 +17,16 @@ ROUTERS = [
 ]
 
 
-def groups(*sets: list[int], size: int = 8) -> Tensor:
-    return torch.stack([torch.isin(torch.arange(size), torch.tensor(rows)) for rows in sets])
+def sets(*members: list[int], size: int = 8) -> Tensor:
+    """The set that each of ``size`` rows is in: 0, 1, ... in the order given, or -1."""
+    found = torch.full((size,), -1)
+    for number, rows in enumerate(members):
+        found[rows] = number
+    return found
+
+
+def routed(router: Router, query: Tensor, keys: Tensor, which: Tensor) -> Routing:
+    return router.route(query, unit(keys), router.partition(which))
 
 
 @pytest.fixture
@@ -40,7 +48,7 @@ def test_residual_routes_each_set_by_itself(
     query: Tensor, keys: Tensor, selection: Selection
 ) -> None:
     values = torch.randn(8, 6)
-    routing = Router(selection).route(query, keys, groups(F_ROWS, A_ROWS))
+    routing = routed(Router(selection), query, keys, sets(F_ROWS, A_ROWS))
     cosine = F.cosine_similarity(query[:, None], keys[None], dim=-1)
     p_frozen = select(selection, cosine[:, F_ROWS]) @ values[F_ROWS]
     p_active = select(selection, cosine[:, A_ROWS]) @ values[A_ROWS]
@@ -52,7 +60,7 @@ def test_residual_routes_each_set_by_itself(
 @pytest.mark.parametrize("selection", ["entmax", "softmax"])
 def test_joint_is_one_distribution(query: Tensor, keys: Tensor, selection: Selection) -> None:
     values = torch.randn(8, 6)
-    routing = Router(selection, "joint").route(query, keys, groups(F_ROWS, A_ROWS))
+    routing = routed(Router(selection, "joint"), query, keys, sets(F_ROWS, A_ROWS))
     rows = F_ROWS + A_ROWS
     cosine = F.cosine_similarity(query[:, None], keys[None], dim=-1)
     expected = select(selection, cosine[:, rows]) @ values[rows]
@@ -61,11 +69,11 @@ def test_joint_is_one_distribution(query: Tensor, keys: Tensor, selection: Selec
 
 
 @pytest.mark.parametrize("router", ROUTERS)
-@pytest.mark.parametrize("sets", [(F_ROWS, A_ROWS), ([], A_ROWS), (F_ROWS, []), (A_ROWS,)])
+@pytest.mark.parametrize("members", [(F_ROWS, A_ROWS), ([], A_ROWS), (F_ROWS, []), (A_ROWS,)])
 def test_joined_weights_are_a_distribution(
-    query: Tensor, keys: Tensor, router: Router, sets: tuple[list[int], ...]
+    query: Tensor, keys: Tensor, router: Router, members: tuple[list[int], ...]
 ) -> None:
-    routing = router.route(query, keys, groups(*sets))
+    routing = routed(router, query, keys, sets(*members))
     torch.testing.assert_close(routing.joined.sum(-1), torch.ones(4))
     assert (routing.joined[:, [4, 7]] == 0).all()
 
@@ -74,46 +82,65 @@ def test_joined_weights_are_a_distribution(
 def test_a_set_alone_has_full_scale(query: Tensor, keys: Tensor, router: Router) -> None:
     values = torch.randn(8, 6)
     alone = [
-        router.route(query, keys, groups([], A_ROWS)).prompt(values),  # stage 1
-        router.route(query, keys, groups(A_ROWS, [])).prompt(values),
-        router.route(query, keys, groups(A_ROWS)).prompt(values),
+        routed(router, query, keys, which).prompt(values)
+        for which in (sets([], A_ROWS), sets(A_ROWS))  # the first is stage 1
     ]
-    torch.testing.assert_close(alone[0], alone[1])
-    torch.testing.assert_close(alone[0], alone[2])
+    expected = (
+        select(router.selection, F.cosine_similarity(query[:, None], keys[A_ROWS], dim=-1))
+        @ (values[A_ROWS])
+    )
+    torch.testing.assert_close(alone[0], expected)
+    torch.testing.assert_close(alone[1], expected)
 
 
-def test_several_frozen_groups_add_up(query: Tensor, keys: Tensor) -> None:
-    router, values = Router(), torch.randn(8, 6)
-    together = router.route(query, keys, groups([0, 1], [2, 5], A_ROWS))
-    first = router.route(query, keys, groups([0, 1], A_ROWS))
-    second = router.route(query, keys, groups([2, 5], A_ROWS))
-    torch.testing.assert_close(together.frozen, first.frozen + second.frozen)
-    torch.testing.assert_close(together.joined.sum(-1), torch.ones(4))
-    assert together.prompt(values).shape == (4, 6)
+@pytest.mark.parametrize("selection", ["entmax", "softmax"])
+def test_several_frozen_groups_add_up(query: Tensor, keys: Tensor, selection: Selection) -> None:
+    """Each former A keeps the distribution that it had, whatever else is in the pool."""
+    router, values = Router(selection), torch.randn(8, 6)
+    together = routed(router, query, keys, sets([0, 1], [2, 5], A_ROWS))
+    cosine = F.cosine_similarity(query[:, None], keys[None], dim=-1)
+    expected = torch.zeros(4, 8)
+    for rows in ([0, 1], [2, 5], A_ROWS):
+        expected[:, rows] = select(selection, cosine[:, rows])
+    torch.testing.assert_close(together.weights, expected)
+    torch.testing.assert_close(together.frozen[:, [0, 1, 2, 5]], expected[:, [0, 1, 2, 5]])
+    torch.testing.assert_close(together.frozen.sum(-1), torch.full((4,), 2.0))
+    torch.testing.assert_close(together.active.sum(-1), torch.ones(4))
+    torch.testing.assert_close(together.joined, expected / 3)
+    first, second, third = (expected[:, rows] @ values[rows] for rows in ([0, 1], [2, 5], A_ROWS))
+    torch.testing.assert_close(together.prompt(values), first + second + 0.1 * third)
+
+
+def test_an_image_does_not_see_its_batch(query: Tensor, keys: Tensor) -> None:
+    which = sets([0, 1], [2, 5], A_ROWS)
+    together = routed(Router(), query, keys, which).weights
+    for index in range(len(query)):
+        alone = routed(Router(), query[index : index + 1], keys, which).weights
+        torch.testing.assert_close(alone, together[index : index + 1], atol=1e-6, rtol=0)
 
 
 def test_the_share_of_a_set_has_no_gradient(query: Tensor, keys: Tensor) -> None:
     keys = keys.double().requires_grad_()
 
     def weight(keys: Tensor) -> Tensor:
-        return Router().route(query.double(), keys, groups(F_ROWS, A_ROWS)).joined
+        return routed(Router(), query.double(), keys, sets(F_ROWS, A_ROWS)).joined
 
     assert torch.autograd.gradcheck(weight, (keys,))
 
 
 def test_single_precision_under_autocast(query: Tensor, keys: Tensor) -> None:
-    expected = Router().route(query, keys, groups(F_ROWS, A_ROWS))
+    expected = routed(Router(), query, keys, sets(F_ROWS, A_ROWS))
     with torch.autocast("cpu", torch.bfloat16):
-        routing = Router().route(query, keys, groups(F_ROWS, A_ROWS))
+        routing = routed(Router(), query, keys, sets(F_ROWS, A_ROWS))
     assert routing.frozen.dtype == torch.float32
     torch.testing.assert_close(routing.frozen, expected.frozen)
-    half = Router().route(query.bfloat16(), keys.bfloat16(), groups(F_ROWS, A_ROWS))
+    half = routed(Router(), query.bfloat16(), keys.bfloat16(), sets(F_ROWS, A_ROWS))
     assert half.prompt(keys.bfloat16()).dtype == torch.float32
 
 
 def test_zero_vectors_route_evenly(keys: Tensor) -> None:
     query = torch.zeros(2, 6, requires_grad=True)
-    routing = Router().route(query, keys, groups([], A_ROWS))
+    routing = routed(Router(), query, keys, sets([], A_ROWS))
     assert routing.active[0, 3].item() == pytest.approx(0.5)
     torch.autograd.backward(routing.active.square().sum())
     assert query.grad is not None
@@ -125,7 +152,7 @@ def test_random_cosines_are_not_sparse(temperature: float) -> None:
     """Full support iff (mean - min)² + variance < 4 temperature² / N: entmax alone is no sieve."""
     generator = torch.Generator().manual_seed(0)
     query, keys = (torch.randn(60, 512, generator=generator) for _ in range(2))
-    routing = Router(temperature=temperature).route(query, keys, groups(list(range(60)), size=60))
+    routing = routed(Router(temperature=temperature), query, keys, sets(list(range(60)), size=60))
     assert (routing.active > 0).all()
     logits = np.zeros(60)
     logits[:9] = 1.01  # nine keys, one ahead by more than 2 · 1.5 / √9

@@ -96,7 +96,8 @@ def test_geometry_pixel_by_pixel(settings: dict[str, Any], shape: tuple[int, int
     what, images = Augmentation(**settings), batch(7, *shape)
     views = what(images, generator())
     for image, view, draw in zip(images, views, draws(7), strict=True):
-        torch.testing.assert_close(view, moved(image / 255, what, draw), atol=2e-4, rtol=0)
+        exact = moved(image.double() / 255, what, draw)
+        torch.testing.assert_close(view.double(), exact, atol=1e-5, rtol=0)
 
 
 def test_rotation_is_torchvisions_inside() -> None:
@@ -178,14 +179,39 @@ def test_other_images_and_settings_change_no_draw() -> None:
     torch.testing.assert_close(flips / 255, turned, atol=1e-3, rtol=0)
 
 
-@pytest.mark.parametrize("block", [1, 3, 100])
-def test_blocks_are_only_a_matter_of_speed(block: int, monkeypatch: pytest.MonkeyPatch) -> None:
+WHATS = [EVERYTHING, PAPER, Augmentation(hflip=True, vflip=True), Augmentation(contrast=0.5)]
+
+
+@pytest.mark.parametrize("block", [1, 300, 10**6])
+@pytest.mark.parametrize("what", WHATS, ids=str)
+def test_blocks_are_only_a_matter_of_speed(
+    what: Augmentation, block: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
     images = batch(9)
-    for what in (EVERYTHING, Augmentation(hflip=True, vflip=True)):
-        monkeypatch.setattr("sodap.streams.augment._BLOCK", block)
-        in_blocks = what(images, generator())
-        monkeypatch.undo()
-        torch.testing.assert_close(in_blocks, what(images, generator()), atol=1e-6, rtol=0)
+    monkeypatch.setattr("sodap.streams.augment._BLOCK", block)
+    in_blocks = what(images, generator())
+    monkeypatch.undo()
+    torch.testing.assert_close(in_blocks, what(images, generator()), atol=1e-6, rtol=0)
+
+
+@pytest.mark.parametrize("what", [*WHATS, Augmentation()], ids=str)
+def test_views_may_be_prepared_in_blocks(
+    what: Augmentation, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    images = batch(2 * torch.get_num_threads() + 1)
+    parts = []
+
+    def prepare(views: Tensor) -> Tensor:
+        """Another size and another type, as a backbone may want them."""
+        parts.append(len(views))
+        return views[..., 1:].to(torch.float64).sub(0.5)
+
+    whole = prepare(what(images, generator()))
+    monkeypatch.setattr("sodap.streams.augment._BLOCK", 1)
+    parts.clear()
+    torch.testing.assert_close(what(images, generator(), prepare), whole, atol=1e-6, rtol=0)
+    assert sum(parts) == len(images)
+    assert len(parts) == (1 if what == Augmentation() else 3)
 
 
 def test_flips_flip_half_of_the_images() -> None:

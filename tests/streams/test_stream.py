@@ -16,6 +16,7 @@ from sodap.streams import (
     Stream,
     load_stream,
     stream_names,
+    union,
 )
 
 
@@ -155,3 +156,25 @@ def test_domain_checks_its_own_splits(stripes: Stream) -> None:
     domain.check(stripes.classes)
     with pytest.raises(SodapError, match="the 2 classes are numbered 0 to 1"):
         domain.check(stripes.classes[:2])
+
+
+def test_the_union_of_domains(stripes: Stream) -> None:
+    first, second = stripes.domains
+    both = union(stripes.domains)
+    assert (both.name, both.classes, both.test) == (second.name, second.classes, second.test)
+    for kind in ("train", "val"):
+        found, parts = getattr(both, kind), [getattr(domain, kind) for domain in (first, second)]
+        assert len(found) == sum(map(len, parts))
+        assert torch.equal(found.images[: len(parts[0])], parts[0].images)
+        assert torch.equal(found.images[len(parts[0]) :], parts[1].images)
+        assert found.labels.tolist() == parts[0].labels.tolist() + parts[1].labels.tolist()
+    alone = union([first])
+    assert torch.equal(alone.train.images, first.train.images)
+    assert len(first.train) == 24, "a union changes none of its parts"
+
+
+def test_domains_of_different_sizes_have_no_union(stripes: Stream) -> None:
+    first, second = stripes.domains
+    small = Split(second.train.images[..., :16, :16], second.train.labels)
+    with pytest.raises(SodapError, match="up to 'domain 1' cannot be learned at once"):
+        union([first, replace(second, train=small)])

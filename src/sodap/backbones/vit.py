@@ -1,12 +1,12 @@
 """A ViT with ports, and its frozen form.
 
 The wrapper runs timm's own modules (patch embedding, positions, blocks, norm) and opens each block
-in three places. A prompt method is what it puts into a port and nothing else: no method needs a
+in a few places. A prompt method is what it puts into a port and nothing else: no method needs a
 ViT of its own.
 
-                 port                       prefix                        adapter
+              port, cls                     prefix                         beside
     tokens ──▶ (edit, or ──▶ norm ──▶ attention over keys ──▶ + ──▶ norm ──▶ MLP ──▶ + ──▶ next
-                add, tokens)           and values as well                 beside it
+                add, tokens)           and values as well               and an adapter
 """
 
 from __future__ import annotations
@@ -29,6 +29,9 @@ Port = Callable[[int, Tensor], Tensor]
 
 Token 0 is CLS, `prefix_tokens` (P) counts it and any register tokens, the S patches follow. What it
 returns may be longer: further tokens go the whole way, too."""
+
+ClsPort = Callable[[int, Tensor], Tensor]
+"""`(layer, tokens [B, P+S, D]) -> the CLS token [B, D]` that block `layer` is to see instead."""
 
 Prefix = Callable[[int, Tensor], tuple[Tensor, Tensor] | None]
 """`(layer, tokens) -> (keys, values)`, each `[B, m, D]`, that block `layer` attends to besides its
@@ -60,6 +63,7 @@ class PortedViT(nn.Module):
         self.heads: int = cast(Any, vit.blocks[0]).attn.num_heads
         self.image_size: int = vit.patch_embed.img_size[0]
         self.prefix_tokens: int = vit.num_prefix_tokens
+        self._through = _through
         self.register_buffer("mean", torch.tensor(mean).view(3, 1, 1), persistent=False)
         self.register_buffer("std", torch.tensor(std).view(3, 1, 1), persistent=False)
 
@@ -83,19 +87,21 @@ class PortedViT(nn.Module):
         images: Tensor,
         port: Port | None = None,
         *,
+        cls: ClsPort | None = None,
         prefix: Prefix | None = None,
         beside: Beside | None = None,
         norm: bool = True,
     ) -> Tensor:
         """Prepared images `[B, 3, S, S]` -> CLS feature `[B, D]`, after the final LayerNorm."""
-        cls = self.tokens(images, port, prefix=prefix, beside=beside)[:, 0]
-        return self.norm(cls) if norm else cls
+        last = self.tokens(images, port, cls=cls, prefix=prefix, beside=beside)[:, 0]
+        return self.norm(last) if norm else last
 
     def tokens(
         self,
         images: Tensor,
         port: Port | None = None,
         *,
+        cls: ClsPort | None = None,
         prefix: Prefix | None = None,
         beside: Beside | None = None,
     ) -> Tensor:
@@ -105,12 +111,20 @@ class PortedViT(nn.Module):
         for layer, block in enumerate(vit.blocks):
             if port is not None:
                 tokens = port(layer, tokens)
+            given = None if cls is None else cls(layer, tokens)
             extra = None if prefix is None else prefix(layer, tokens)
             if extra is None and beside is None:
-                tokens = block(tokens)
+                tokens = self._through(block, tokens, given)
             else:
-                tokens = _opened(block, layer, tokens, extra, beside)
+                tokens = _opened(block, layer, _with_cls(tokens, given), extra, beside)
         return tokens
+
+    def compile_blocks(self) -> None:
+        """Let torch.compile fuse each block, with the exchange of CLS before it, from now on.
+
+        The blocks are alike, so they share one compiled program.
+        """
+        self._through = torch.compile(_through)
 
     def norm(self, tokens: Tensor) -> Tensor:
         """The final LayerNorm, `[..., D]`."""
@@ -137,6 +151,20 @@ class FrozenViT(PortedViT):
         std: tuple[float, ...],
     ) -> None:
         super().__init__(vit.eval().requires_grad_(False), name=name, mean=mean, std=std)
+        self._digest: str | None = None
+
+    def digest(self) -> str:
+        return self._digest or super().digest()
+
+    def round_weights(self, dtype: torch.dtype) -> None:
+        """Keep matrices in the precision in which autocast would use them, once and for all.
+
+        Products do not change by a bit; what is saved is a copy of every matrix at every step.
+        """
+        self._digest = self.digest()  # of the weights as they came
+        for module in self.vit.modules():
+            if isinstance(module, (nn.Linear, nn.Conv2d)):
+                module.to(dtype)
 
     def train(self, mode: bool = True) -> FrozenViT:
         """A frozen network has no training mode: dropout and the like stay off."""
@@ -144,9 +172,21 @@ class FrozenViT(PortedViT):
 
     def thawed(self) -> PortedViT:
         """A copy that may train, for methods that change every weight; this one stays as it is."""
-        vit = copy.deepcopy(self.vit).requires_grad_(True)
+        vit = copy.deepcopy(self.vit).float().requires_grad_(True)
         mean, std = (tuple(t.flatten().tolist()) for t in (self.mean, self.std))
         return PortedViT(vit, name=self.name, mean=mean, std=std)
+
+
+def _with_cls(tokens: Tensor, cls: Tensor | None) -> Tensor:
+    if cls is None:
+        return tokens
+    return torch.cat([cls.to(tokens.dtype).unsqueeze(1), tokens[:, 1:]], dim=1)
+
+
+def _through(block: nn.Module, tokens: Tensor, cls: Tensor | None) -> Tensor:
+    """One of timm's blocks, with another CLS token `[B, D]` if one is given."""
+    passed: Tensor = block(_with_cls(tokens, cls))
+    return passed
 
 
 def _opened(

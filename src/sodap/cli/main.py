@@ -75,21 +75,28 @@ def run(
     resume: Annotated[
         bool, typer.Option("--resume", help="Go on where an interrupted run stopped.")
     ] = False,
+    log: Annotated[
+        list[str] | None,
+        typer.Option(help="Send the numbers to tensorboard, mlflow or wandb; may be repeated."),
+    ] = None,
 ) -> None:
     """Learn a stream of domains and write a folder that tells everything about it."""
     from sodap.cli.progress import ProgressBars
     from sodap.cli.tables import show_result
     from sodap.experiments import is_finished, load_config
     from sodap.experiments import run as run_config
+    from sodap.experiments.tracking import Together, Tracker
 
     config = load_config(recipe, changes or [])
     name = f"{Path(config.stream).resolve().stem}-{config.method}-s{config.seed}"
     folder = out or Path("runs") / name
+    trackers = [Tracker(kind, config, folder) for kind in dict.fromkeys(log or [])]
     if resume and is_finished(folder):
         console.print(f"{folder} was finished before; nothing is left to do", markup=False)
     try:
         with ProgressBars(console) as bars:
-            record = run_config(config, folder, resume=resume, command=sys.argv, observer=bars)
+            both = Together(bars, *trackers)
+            record = run_config(config, folder, resume=resume, command=sys.argv, observer=both)
     except KeyboardInterrupt:
         print("sodap: interrupted; go on with the same command and --resume", file=sys.stderr)
         raise typer.Exit(130) from None
@@ -111,6 +118,122 @@ def demo(
 
 
 @app.command()
+def bench(
+    grid: Annotated[str, typer.Argument(help="A grid's name (table1) or file.")],
+    changes: Annotated[
+        list[str] | None,
+        typer.Argument(metavar="[KEY=VALUE]...", help="Settings for all runs, e.g. epochs=8."),
+    ] = None,
+    streams: Annotated[str | None, typer.Option(help="Streams, with commas between.")] = None,
+    methods: Annotated[str | None, typer.Option(help="Methods, with commas between.")] = None,
+    seeds: Annotated[int | None, typer.Option(min=1, help="So many, from 0.")] = None,
+    out: Annotated[Path | None, typer.Option(help="Folder; default: runs/GRID.")] = None,
+    jobs: Annotated[
+        int | None, typer.Option(min=1, help="Runs at a time; default: 4 on a GPU, else 1.")
+    ] = None,
+    no_search: Annotated[
+        bool, typer.Option("--no-search", help="Take every method's defaults as they are.")
+    ] = False,
+) -> None:
+    """Run streams x methods x seeds; the same command again does only what is left to do."""
+    from sodap.cli.bench import run_bench
+
+    run_bench(
+        console,
+        grid,
+        changes or [],
+        streams=streams,
+        methods=methods,
+        seeds=seeds,
+        out=out,
+        jobs=jobs,
+        search=not no_search,
+    )
+
+
+@app.command()
+def table(
+    runs: Annotated[list[Path], typer.Argument(help="Folders with runs, or record files.")],
+    form: Annotated[str, typer.Option("--format", help="text, markdown, latex or csv.")] = "text",
+    against: Annotated[
+        str | None, typer.Option(help="Compare with this method; default: residual-sodap.")
+    ] = None,
+    metric: Annotated[
+        list[str] | None, typer.Option(help="A column, e.g. final_average; may be repeated.")
+    ] = None,
+) -> None:
+    """Show what runs have scored, mean and standard deviation over seeds, and who beats whom."""
+    from sodap.cli.bench import show_tables
+
+    show_tables(console, runs, form, against, metric or [])
+
+
+@app.command()
+def ablate(
+    recipe: Annotated[str, typer.Argument(help="A recipe of residual-sodap, or a file.")],
+    changes: Annotated[
+        list[str] | None,
+        typer.Argument(metavar="[KEY=VALUE]...", help="Settings for all runs, e.g. stream=skin."),
+    ] = None,
+    seeds: Annotated[int, typer.Option(min=1, help="So many, from 0.")] = 3,
+    only: Annotated[
+        str | None, typer.Option(help="Variants, with commas between, e.g. qe,uw.")
+    ] = None,
+    extra: Annotated[
+        bool,
+        typer.Option("--extra", help="Other readings of the paper as well, not only removals."),
+    ] = False,
+    out: Annotated[Path | None, typer.Option(help="Folder; default: runs/ablation-STREAM.")] = None,
+    jobs: Annotated[
+        int | None, typer.Option(min=1, help="Runs at a time; default: 4 on a GPU, else 1.")
+    ] = None,
+) -> None:
+    """Remove the method's parts one at a time and show what each is worth, as the paper does."""
+    from sodap.cli.ablate import run_ablation
+
+    run_ablation(
+        console,
+        recipe,
+        changes or [],
+        seeds=seeds,
+        only=only,
+        extra=extra,
+        out=out,
+        jobs=jobs,
+    )
+
+
+@app.command()
+def watch(
+    folder: Annotated[Path, typer.Argument(metavar="RUN", help="The folder of a run.")],
+    once: Annotated[bool, typer.Option("--once", help="Show how it stands now, and end.")] = False,
+) -> None:
+    """Show a run while it goes on: R, losses, validation, drift, speed, time left."""
+    from sodap.cli.watch import watch_run
+
+    watch_run(console, folder, once=once)
+
+
+@app.command()
+def report(
+    runs: Annotated[list[Path], typer.Argument(help="Folders with runs, or record files.")],
+    out: Annotated[
+        Path | None, typer.Option(help="Folder for the page; default: RUN/report, or report.")
+    ] = None,
+    images: Annotated[
+        bool, typer.Option("--images/--no-images", help="Show sample images in the page.")
+    ] = True,
+    compose: Annotated[
+        bool, typer.Option("--compose", help="Exchange heads between stages first; takes a while.")
+    ] = False,
+) -> None:
+    """Write a page about a run, or one that compares several, with all figures."""
+    from sodap.cli.report import run_report
+
+    run_report(console, runs, out, images=images, composed=compose)
+
+
+@app.command()
 def recipes() -> None:
     """List the recipes that `sodap run` knows."""
     from sodap.experiments import read_recipe, recipe_names
@@ -119,3 +242,16 @@ def recipes() -> None:
     for name in recipe_names():
         table.add_row(f"[bold]{name}[/]", read_recipe(name)[0])
     console.print(table)
+
+
+@app.command()
+def methods(
+    name: Annotated[str | None, typer.Argument(help="A method's name: show its options.")] = None,
+) -> None:
+    """List the methods that `sodap run` knows, or show every option of one."""
+    from sodap.cli.methods import list_methods, show_method
+
+    if name is None:
+        list_methods(console)
+    else:
+        show_method(console, name)

@@ -1,15 +1,24 @@
 """Recipes, runs and their records."""
 
+from sodap.experiments.ablation import Ablation
 from sodap.experiments.config import RunConfig, load_config, read_recipe, recipe_names
 from sodap.experiments.environment import environment
+from sodap.experiments.grid import Grid, GridObserver, Outcome, Task, grid_names, read_grid
 from sodap.experiments.run import Observer, is_finished, run
 
 __all__ = [
+    "Ablation",
+    "Grid",
+    "GridObserver",
     "Observer",
+    "Outcome",
     "RunConfig",
+    "Task",
     "environment",
+    "grid_names",
     "is_finished",
     "load_config",
+    "read_grid",
     "read_recipe",
     "recipe_names",
     "run",

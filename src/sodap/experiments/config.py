@@ -44,6 +44,14 @@ class RunConfig(BaseModel):
     )
     training: Training = Field(Training(), description="how a stage is trained")
     options: dict[str, Any] = Field({}, description="options of the method")
+    # These two change no number: a run is the same with them and without, so they stay out of
+    # what is compared when a run goes on.
+    evidence: bool = Field(
+        True, exclude=True, description="leave answers and routing for `sodap report`"
+    )
+    keep_stages: bool = Field(
+        True, exclude=True, description="keep the model of every stage, where it is below 64 MB"
+    )
 
     def described(self) -> dict[str, Any]:
         """With every option of the method written out, defaults included."""
@@ -55,35 +63,45 @@ _TEXTS = {name for name, f in RunConfig.model_fields.items() if f.annotation in 
 
 
 def recipe_names() -> list[str]:
-    files = resources.files("sodap.experiments").joinpath("recipes").iterdir()
-    return sorted(file.name.removesuffix(".yaml") for file in files if file.name.endswith(".yaml"))
+    return names_on("recipes")
 
 
 def read_recipe(name: str) -> tuple[str, dict[str, Any]]:
     """A recipe's description (the comment it opens with) and its content."""
+    return take_from("recipes", "recipe", name)
+
+
+def names_on(shelf: str) -> list[str]:
+    """The YAML files that come with the package, in the folder `shelf`."""
+    files = resources.files("sodap.experiments").joinpath(shelf).iterdir()
+    return sorted(file.name.removesuffix(".yaml") for file in files if file.name.endswith(".yaml"))
+
+
+def take_from(shelf: str, kind: str, name: str) -> tuple[str, dict[str, Any]]:
+    """The opening comment and the content of a file on the shelf, or of a user's own."""
     try:
-        return _described(name)
+        return _described(shelf, kind, name)
     except (OSError, UnicodeDecodeError) as error:
-        raise SodapError(f"recipe '{name}' cannot be read as text") from error
+        raise SodapError(f"{kind} '{name}' cannot be read as text") from error
 
 
-def _described(name: str) -> tuple[str, dict[str, Any]]:
-    if name in recipe_names():
-        source = resources.files("sodap.experiments").joinpath("recipes", f"{name}.yaml")
+def _described(shelf: str, kind: str, name: str) -> tuple[str, dict[str, Any]]:
+    if name in names_on(shelf):
+        source = resources.files("sodap.experiments").joinpath(shelf, f"{name}.yaml")
         text = source.read_text("utf-8")
     elif name.endswith((".yaml", ".yml")) and Path(name).is_file():
         text = Path(name).read_text("utf-8")
     else:
         raise SodapError(
-            f"no recipe is called '{name}'; there are: {', '.join(recipe_names())}, "
+            f"no {kind} is called '{name}'; there are: {', '.join(names_on(shelf))}, "
             f"or give a YAML file of your own"
         )
     try:
         content = yaml.safe_load(text) or {}
     except yaml.YAMLError as error:
-        raise SodapError(f"recipe '{name}' is not valid YAML") from error
+        raise SodapError(f"{kind} '{name}' is not valid YAML") from error
     if not isinstance(content, dict):
-        raise SodapError(f"recipe '{name}' must be a list of 'key: value' lines")
+        raise SodapError(f"{kind} '{name}' must be a list of 'key: value' lines")
     opening = [line[1:].strip() for line in text.split("\n\n")[0].splitlines() if line[:1] == "#"]
     return " ".join(opening), content
 

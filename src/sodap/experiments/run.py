@@ -4,6 +4,8 @@ FOLDER/config.json    every setting, defaults written out
 FOLDER/splits.csv     which file trains, validates and tests; to be used again with splits=
 FOLDER/record.json    the command, environment, R, metrics, pool, drift, status
 FOLDER/log.jsonl      one line an epoch
+FOLDER/evidence/      what a report shows besides (see `sodap.experiments.evidence`)
+FOLDER/stages/        the model after each stage but the last, where it is small
 FOLDER/checkpoint/    where to go on after an interruption; gone when the run is finished
 FOLDER/model/         what was learned
 """
@@ -18,6 +20,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import torch
 from numpy.typing import NDArray
 
 from sodap.backbones import native_size
@@ -25,9 +28,10 @@ from sodap.errors import SodapError
 from sodap.evaluation import accuracy, macro_f1, quadratic_kappa, summary
 from sodap.experiments.config import RunConfig
 from sodap.experiments.environment import environment
+from sodap.experiments.evidence import keep_stage, leave_evidence, listening
 from sodap.learning import Learner, StageProgress, Training
 from sodap.storage import has_state, load_state, read_json, save_state, write_bytes, write_json
-from sodap.streams import Stage, Stream, load_stream
+from sodap.streams import Stage, Stream, load_stream, union
 from sodap.streams.splits import write_splits
 
 SPLITS = "splits.csv"
@@ -56,6 +60,9 @@ class Observer:
 
     def stage_done(self, stage: Stage, record: Mapping[str, Any]) -> None: ...
 
+    def recorded(self, record: Mapping[str, Any]) -> None:
+        """The whole record, whenever it is written: first of all, and last with how it ended."""
+
 
 def run(
     config: RunConfig,
@@ -65,17 +72,18 @@ def run(
     command: Sequence[str] = (),
     observer: Observer | None = None,
     stream: Stream | None = None,
+    context: Mapping[str, Any] | None = None,
 ) -> dict[str, Any]:
     """Learn the stream and return the record, which `FOLDER/record.json` holds too.
 
-    `stream` replaces the one that the configuration names. An interrupted run goes on with
+    `stream` replaces the one that the configuration names; `context` is what else belongs in the
+    record, such as the search that chose the settings. An interrupted run goes on with
     `resume=True` and ends with the same R as if nothing had happened.
     """
-    finished = _look(config, folder, resume=resume)
+    finished = look(config, folder, resume=resume)
     if finished is not None:
         return finished
-    if config.weights not in ("pretrained", "random") and not Path(config.weights).is_file():
-        raise SodapError(f"there is no weights file at {config.weights}")  # before any decoding
+    check_weights(config)
     if stream is None:
         kept = folder / SPLITS  # of the run to go on with
         stream = load_stream(
@@ -86,10 +94,16 @@ def run(
             splits=str(kept) if kept.exists() else config.splits,
             on_progress=(observer or Observer()).images_decoded,
         )
-    return _Run(config, folder, stream, command, observer or Observer()).to_the_end()
+    return _Run(config, folder, stream, command, observer or Observer(), context or {}).to_the_end()
 
 
-def _look(config: RunConfig, folder: Path, *, resume: bool) -> dict[str, Any] | None:
+def check_weights(config: RunConfig) -> None:
+    """Before any decoding: a wrong path is a mistake of a second and should cost no more."""
+    if config.weights not in ("pretrained", "random") and not Path(config.weights).is_file():
+        raise SodapError(f"there is no weights file at {config.weights}")
+
+
+def look(config: RunConfig, folder: Path, *, resume: bool) -> dict[str, Any] | None:
     """The record of this very run if it is finished; an error if the folder is not ours to take."""
     path = folder / "config.json"
     if folder.exists() and not folder.is_dir():
@@ -128,8 +142,10 @@ class _Run:
         stream: Stream,
         command: Sequence[str],
         observer: Observer,
+        context: Mapping[str, Any],
     ) -> None:
         self.folder, self.stream, self.observer = folder, stream, observer
+        self.evidence, self.keep_stages = config.evidence, config.keep_stages
         self.learner = Learner(
             stream.classes,
             method=config.method,
@@ -148,6 +164,7 @@ class _Run:
             "environment": environment(),
             "stream": _describe(stream),
             "backbone": self.learner.facts()["backbone"],
+            **context,
         }
         self.confusions: list[list[list[list[int]]]] = []
         self.stages: list[dict[str, Any]] = []
@@ -162,6 +179,7 @@ class _Run:
         progress = self._resume()
         self.observer.started(self.stream, len(self.stages))
         try:
+            self._write("running", progress=progress)
             for stage in list(self.stream.stages())[len(self.stages) :]:
                 self._learn(stage, progress)
                 progress = None
@@ -178,6 +196,9 @@ class _Run:
 
     def _learn(self, stage: Stage, resumed: StageProgress | None) -> None:
         began = time.perf_counter()
+        device = self.learner.fabric.device
+        if device.type == "cuda":
+            torch.cuda.reset_peak_memory_stats(device)
 
         def epoch_done(progress: StageProgress) -> None:
             if time.perf_counter() >= self.checkpoint_due:
@@ -185,13 +206,20 @@ class _Run:
             self._write("running", progress=progress)
             self.observer.epoch_done(stage, progress.history[-1])
 
+        so_far = self.stream.domains[: stage.number]
         progress = self.learner.learn(
-            stage.domain,
+            union(so_far) if self.learner.method.learns_all_domains else stage.domain,
             resumed=resumed,
             on_epoch=epoch_done,
             on_batch=lambda *where: self.observer.batch_done(stage, *where),
         )
-        seen = [self.learner.evaluate(domain).confusion for domain in self.stream.tested]
+        looked = time.perf_counter()
+        with listening(self.learner.method) as heard:
+            seen = [self.learner.evaluate(domain).confusion for domain in self.stream.tested]
+        evaluation = {
+            "images": sum(int(matrix.sum()) for matrix in seen),
+            "seconds": time.perf_counter() - looked,
+        }
         self.confusions.append([matrix.tolist() for matrix in seen])
         self.stages.append(
             {
@@ -205,9 +233,24 @@ class _Run:
                 "trainable_parameters": self.learner.method.trainable_count(),
                 "stored": [vars(asset) for asset in self.learner.stored()],
                 "seconds": time.perf_counter() - began,
+                "evaluation": evaluation,
+                "peak_gpu_bytes": (
+                    torch.cuda.max_memory_allocated(device) if device.type == "cuda" else None
+                ),
                 "history": progress.history,
             }
         )
+        if self.evidence:
+            leave_evidence(
+                self.folder,
+                self.learner,
+                stage,
+                self.stream.tested,
+                heard,
+                progress.ended.get("pool"),
+            )
+        if self.keep_stages and stage.number < len(self.stream):
+            keep_stage(self.folder, self.learner, stage.number)
         self._checkpoint(None)
         self._write("running")
         self.observer.stage_done(stage, self.stages[-1])
@@ -265,18 +308,22 @@ class _Run:
         rows = [row for stage in self.stages for row in stage["history"]]
         if progress is not None:
             self.under_way = progress
+        begun = {}
         if self.under_way is not None and self.under_way.stage > len(self.stages):
             rows += self.under_way.history
+            begun = {"under_way": {"stage": self.under_way.stage, "begun": self.under_way.begun}}
         write_bytes(self.folder / "log.jsonl", "".join(json.dumps(r) + "\n" for r in rows).encode())
         record = {
             **self.header,
             "status": status,
             "note": note,
+            **begun,
             "R": {name: self._matrix(measure) for name, measure in MEASURES.items()},
             "metrics": {
                 name: summary(self._matrix(measure)) if self.confusions else None
                 for name, measure in MEASURES.items()
             },
+            "throughput": _throughput(self.stages),
             "confusions": self.confusions,
             "stages": [
                 {key: value for key, value in stage.items() if key != "history"}
@@ -284,10 +331,22 @@ class _Run:
             ],
         }
         write_json(self.folder / "record.json", record)
+        self.observer.recorded(record)
         return record
 
     def _matrix(self, measure: Callable[[NDArray[np.int64]], float]) -> list[list[float]]:
         return [[measure(np.array(matrix)) for matrix in row] for row in self.confusions]
+
+
+def _throughput(stages: Sequence[Mapping[str, Any]]) -> dict[str, float | None]:
+    """Images a second. The first epoch of a run warms the machine up and does not count."""
+    epochs = [row["images_per_second"] for stage in stages for row in stage["history"]][1:]
+    seen = [stage["evaluation"] for stage in stages if "evaluation" in stage]
+    seconds = sum(each["seconds"] for each in seen)
+    return {
+        "train": float(np.mean(epochs)) if epochs else None,
+        "inference": sum(each["images"] for each in seen) / seconds if seconds else None,
+    }
 
 
 def _training(config: RunConfig, stream: Stream) -> Training:

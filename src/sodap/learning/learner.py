@@ -97,6 +97,10 @@ class Learner:
         self.method = build_method(
             method, options or {}, frozen, len(self.classes), self.randomness
         ).to(self.fabric.device)
+        if self.fabric.device.type == "cuda" and precision != "fp32":
+            frozen.round_weights(torch.bfloat16)
+        if self.training.compile:
+            self.method.compile_parts()
         self.stages_learned = 0
 
     def learn(

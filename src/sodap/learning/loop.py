@@ -18,6 +18,7 @@ from torch import Tensor
 
 from sodap.errors import SodapError
 from sodap.evaluation import accuracy, confusion_matrix, macro_f1
+from sodap.learning.forward import Forward
 from sodap.learning.progress import StageProgress, snapshot
 from sodap.learning.step import Step, make_optimizer, set_learning_rates
 from sodap.learning.training import Training
@@ -59,7 +60,7 @@ def learn_stage(
     if progress.optimizer:
         optimizer.load_state_dict(progress.optimizer)
     augment = training.augmentation or Augmentation()
-    method.view = lambda images, draws: method.backbone.prepare(augment(images, draws))
+    method.view = lambda images, draws: augment(images, draws, method.backbone.prepare)
     step = Step(method, optimizer, fabric, training.batch_size, record=training.record_steps)
 
     while not progress.finished:
@@ -147,9 +148,7 @@ def end_stage(method: Method, stage: Stage, training: Training, fabric: Fabric) 
 @torch.inference_mode()
 def evaluate(method: Method, split: Split, fabric: Fabric) -> NDArray[np.int64]:
     """Confusion matrix `[C, C]` of a split, rows = truth."""
-    method.eval()
-    found = []
-    for images, _ in Batches(split, EVALUATION_BATCH, fabric.device, method.backbone.prepare):
-        with fabric.autocast():
-            found.append(method(images).argmax(-1))
+    forward = Forward(method, fabric, EVALUATION_BATCH, len(split) // EVALUATION_BATCH)
+    batches = Batches(split, EVALUATION_BATCH, fabric.device)
+    found = [forward(images).argmax(-1) for images, _ in batches]
     return confusion_matrix(split.labels, torch.cat(found).cpu(), method.classes)

@@ -22,6 +22,9 @@ class Training(BaseModel):
     record_steps: bool = Field(
         True, description="on a GPU, record a step once a stage and replay it (a CUDA graph)"
     )
+    compile: bool = Field(
+        False, description="fuse the network with torch.compile: a minute to start, then faster"
+    )
     augmentation: Augmentation | None = Field(
         None, description="random views of the training images; default: what suits the stream"
     )

@@ -22,6 +22,9 @@ from sodap.randomness import Randomness
 Batches = Iterable[tuple[Tensor, Tensor]]
 """Re-iterable pairs of prepared images `[B, 3, S, S]` and labels `[B]`."""
 
+BUDGET = 4
+"""How many settings of a method may be compared before a grid: the same number for every one."""
+
 Facts = Mapping[str, Any]
 """What a stage did to the method, in JSON's types, for the record of a run."""
 
@@ -58,10 +61,26 @@ class Method(nn.Module, ABC):
     """False for a method that needs no epochs: all it learns, it learns in `end_stage`."""
     learns_all_domains: ClassVar[bool] = False
     """True for an upper bound that is given the images of all domains so far at every stage."""
+    candidates: ClassVar[tuple[Mapping[str, Any], ...]] = (
+        {"lr": 3e-4},
+        {"lr": 1e-3},
+        {"lr": 3e-3},
+        {"lr": 1e-2},
+    )
+    """The settings that a search compares, at most `BUDGET`, by the keys that `sodap run` takes.
+    A method in closed form has nothing to search, whatever stands here."""
     steps_alike: ClassVar[bool] = True
     """False if a training step asks the host what to do next: it is then never recorded as a
     CUDA graph. A step that is alike launches the same work on tensors of the same shapes in the
     same places, from the first batch of a stage to the last."""
+    running: ClassVar[tuple[str, ...]] = ()
+    """Patterns of names in the state (`memory.*`) that training steps write without an optimiser:
+    moving averages, a reservoir. Whatever is not trained and not named here stays as it is."""
+    derived: ClassVar[tuple[str, ...]] = ()
+    """Patterns of attributes outside the state that hold tensors (`memory._table`): tables that
+    are made anew from the state after a restore. Every other tensor belongs into the state."""
+    not_compiled: ClassVar[str] = ""
+    """Why `torch.compile` of `forward` cannot work, in one sentence; empty where it does."""
 
     def __init__(
         self, backbone: FrozenViT, classes: int, randomness: Randomness, config: MethodConfig
@@ -115,6 +134,10 @@ class Method(nn.Module, ABC):
     def stored(self) -> list[Asset]:
         """Everything kept about past data."""
         return []
+
+    def compile_parts(self) -> None:
+        """Hand what is worth it to torch.compile; called once, if the user asks for it."""
+        self.backbone.compile_blocks()
 
     def parameter_groups(self, lr: float, weight_decay: float) -> list[dict[str, Any]]:
         """What trains in this stage. Decay pulls on matrices only, never on biases and scales."""

@@ -1,8 +1,12 @@
-"""Methods by name. A new one is one file with one decorated class."""
+"""Methods by name: a new one is one decorated class, here or in a package that announces it."""
 
 from __future__ import annotations
 
+import inspect
+import warnings
 from collections.abc import Mapping
+from functools import cache
+from importlib.metadata import EntryPoint, entry_points
 from typing import Any, TypeVar
 
 from pydantic import ValidationError
@@ -12,26 +16,57 @@ from sodap.errors import SodapError
 from sodap.methods.base import Method
 from sodap.randomness import Randomness
 
+PLUGINS = "sodap.methods"
+"""The group of entry points through which other packages add methods."""
+
 _METHODS: dict[str, type[Method]] = {}
 
 M = TypeVar("M", bound=type[Method])
 
 
+class BrokenMethodWarning(UserWarning):
+    """Another package announces a method that cannot be used; the others can."""
+
+
 def register_method(method: M) -> M:
-    if method.name in _METHODS:
+    if _METHODS.setdefault(method.name, method) is not method:
         raise ValueError(f"a method named '{method.name}' is registered already")
-    _METHODS[method.name] = method
     return method
 
 
 def method_names() -> list[str]:
+    _load_plugins()
     return sorted(_METHODS)
 
 
 def find_method(name: str) -> type[Method]:
+    _load_plugins()
     if name not in _METHODS:
         raise SodapError(f"no method is called '{name}'; there are: {', '.join(method_names())}")
     return _METHODS[name]
+
+
+@cache
+def _load_plugins() -> None:
+    """Once, and only when someone asks: importing other packages takes time and can go wrong."""
+    for entry in entry_points(group=PLUGINS):
+        try:
+            _register_plugin(entry)
+        except Exception as error:  # whatever a foreign package does, the others go on
+            warnings.warn(
+                f"the method '{entry.name}' ({entry.value}) is left out: {error}",
+                BrokenMethodWarning,
+                stacklevel=3,
+            )
+
+
+def _register_plugin(entry: EntryPoint) -> None:
+    method = entry.load()
+    if not inspect.isclass(method) or not issubclass(method, Method):
+        raise TypeError("it is no class that extends sodap.methods.Method")
+    if inspect.isabstract(method):
+        raise TypeError(f"{method.__name__} does not fill the contract of a method")
+    register_method(method)
 
 
 def build_method(

@@ -52,6 +52,8 @@ class ResidualSodap(Method):
     trains = "prompts, router, head"
     stores = "class statistics, teacher head, prompt usage"
     Config = ResidualSodapConfig
+    running = ("prompter.memory.keys", "prompter.memory.values")
+    derived = ("memory._gaussians",)
 
     config: ResidualSodapConfig
 
@@ -241,7 +243,7 @@ class ResidualSodap(Method):
                 statistics.update(features, labels)
             chosen = [prompts.routings[layer] for layer in layers]
             joined = torch.stack([r.joined[:, :in_use] for r in chosen], 1)
-            own = torch.stack([(r.frozen + r.active)[:, :in_use] for r in chosen], 1)
+            own = torch.stack([r.weights[:, :in_use] for r in chosen], 1)
             weights = torch.cat([rest, torch.stack([joined, own], 1)])  # [B, 2, L, N]
             size = self.config.drift_batch or len(weights)
             whole = len(weights) // size * size
@@ -258,11 +260,10 @@ class ResidualSodap(Method):
 
         A relative threshold is counted in the mean weight of the set that the prompt is routed in.
         """
-        drift, groups = self.config.drift, self.prompter.pool.groups
-        if self.prompter.router.combination == "joint":
-            groups = groups.any(0, keepdim=True)
-        sizes = groups.sum(1, keepdim=True).clamp(min=1)  # [G, 1]
-        unit = (groups / sizes).sum(0) if drift.relative_threshold else torch.ones_like(groups[0])
+        drift, prompter = self.config.drift, self.prompter
+        segments = prompter.router.partition(prompter.pool.sets).segments
+        even = segments.members / segments.sizes  # [capacity]
+        unit = even if drift.relative_threshold else torch.ones_like(even)
         return drift.usage_threshold * unit
 
     # ------------------------------------------------------------------ what others ask

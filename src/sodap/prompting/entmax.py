@@ -1,6 +1,9 @@
 """α-entmax: softmax's sparse relative, which gives low scores a weight of exactly zero."""
 
+from functools import cache
+from importlib import import_module
 from inspect import signature
+from types import ModuleType
 from typing import Any
 
 import torch
@@ -41,20 +44,24 @@ def entmax(
 
 
 class _Entmax(torch.autograd.Function):
-    """Entmax over the last dimension, with the closed-form Jacobian instead of a traced sort."""
+    """Entmax over the last dimension, with the closed-form Jacobian instead of a traced solver."""
 
     @staticmethod
     def forward(scores: Tensor, alpha: float, temperature: float) -> Tensor:  # [..., N]
+        fused = kernels(scores, alpha)
+        if fused is not None:
+            weights: Tensor = fused.forward(scores, temperature)
+            return weights
         # The best score sits at 0 and weighs (-τ)^(1/(α-1)) <= 1, so τ >= -1: whatever lies at or
         # below -1 weighs nothing. Clamping there costs no accuracy and tames any size of logit.
         top = scores.amax(-1, keepdim=True)
         z = (scores - top).mul_((alpha - 1) / temperature).clamp_(min=-1)
         if alpha == 1.5:
-            return (z - _threshold_of_squares(z)).relu_().square_()
+            return z.sub_(_threshold_of_squares(z)).relu_().square_()
         if alpha == 2:
-            return (z - _threshold_of_lines(z)).relu_()
-        weights = (z - _threshold_by_bisection(z, alpha)).relu_().pow_(1 / (alpha - 1))
-        return weights / weights.sum(-1, keepdim=True)
+            return z.sub_(_threshold_of_lines(z)).relu_()
+        weights = z.sub_(_threshold_by_bisection(z, alpha)).relu_().pow_(1 / (alpha - 1))
+        return weights.div_(weights.sum(-1, keepdim=True))
 
     @staticmethod
     def setup_context(ctx: Any, inputs: tuple[Tensor, float, float], output: Tensor) -> None:
@@ -64,13 +71,17 @@ class _Entmax(torch.autograd.Function):
     @staticmethod
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, None, None]:
         (weights,) = ctx.saved_tensors
-        # p^(2-α), written so that it and its derivative are finite at p = 0. The floor lies below
-        # any weight on the support, which rounding keeps above the square of the precision.
-        floor = torch.finfo(weights.dtype).tiny ** (0.5 / max(1.0, ctx.alpha - 1))
-        slope = weights / weights.clamp(min=floor) ** (ctx.alpha - 1)
+        wanted_again = torch.is_grad_enabled()  # a derivative of this derivative
+        fused = None if wanted_again else kernels(weights, ctx.alpha)
+        if fused is not None:
+            return fused.backward(weights, grad, ctx.temperature), None, None
+        slope = slope_of(weights, ctx.alpha)
         pull = slope * grad
         mean = pull.sum(-1, keepdim=True) / slope.sum(-1, keepdim=True)
-        return pull.addcmul(slope, mean, value=-1) / ctx.temperature, None, None
+        if wanted_again:
+            return pull.addcmul(slope, mean, value=-1) / ctx.temperature, None, None
+        pull.addcmul_(slope, mean, value=-1)
+        return pull if ctx.temperature == 1 else pull.div_(ctx.temperature), None, None
 
     @staticmethod
     def vmap(
@@ -84,22 +95,70 @@ class _Entmax(torch.autograd.Function):
 _Entmax.forward.__signature__ = signature(_Entmax.forward)  # type: ignore[attr-defined]
 
 
+def kernels(scores: Tensor, alpha: float) -> ModuleType | None:
+    """`sodap.prompting.entmax_triton`, where it can do the work: one kernel instead of dozens.
+
+    A compiler is left to fuse the plain operations itself.
+    """
+    if (
+        not scores.is_cuda
+        or alpha != 1.5
+        or scores.dtype != torch.float32
+        or scores.shape[-1] > 1024
+        or torch.compiler.is_compiling()
+    ):
+        return None
+    return _triton()
+
+
+@cache
+def _triton() -> ModuleType | None:
+    try:
+        return import_module("sodap.prompting.entmax_triton")
+    except ImportError:  # torch comes without Triton on some systems
+        return None
+
+
+def slope_of(weights: Tensor, alpha: float) -> Tensor:
+    """``p^(2-α)``: how fast a weight follows its own score, zero outside the support."""
+    if not torch.is_grad_enabled():
+        if alpha == 1.5:
+            return weights.sqrt()
+        if alpha == 2:
+            return weights.sign()
+    # Written so that it and its derivative are finite at p = 0. The floor lies below any weight
+    # on the support, which rounding keeps above the square of the precision.
+    floor = torch.finfo(weights.dtype).tiny ** (0.5 / max(1.0, alpha - 1))
+    return weights / weights.clamp(min=floor) ** (alpha - 1)
+
+
 def _threshold_of_squares(z: Tensor) -> Tensor:
-    """τ with ``Σ [z - τ]_+² = 1`` (α = 1.5), from z sorted once: ``[..., N] -> [..., 1]``."""
-    ordered = z.sort(-1, descending=True).values
-    rank = torch.arange(1, z.shape[-1] + 1, device=z.device, dtype=z.dtype)
-    # The k best form the support while Σ_{i<=k} (z_i - z_k)² < 1; this sum grows with k.
-    twice = (rank * ordered).sub_(ordered.cumsum(-1), alpha=2)
-    spread = ordered.square().cumsum(-1).addcmul_(ordered, twice)
-    size = (spread < 1).sum(-1, keepdim=True).clamp_(min=1)  # NaN stays NaN, and no bad index
-    least = ordered.gather(-1, size - 1)
-    # Seen from its least member, t = least - τ solves Σ y² + 2 t Σ y + k t² = 1. Sums of these
-    # small y, unlike the running sums, lose nothing to rounding.
-    y = (z - least).relu_()
-    total = y.sum(-1, keepdim=True)
-    over: Tensor = torch.linalg.vector_norm(y, dim=-1, keepdim=True).square_() - 1
-    root = (total.square() - size * over).relu_().sqrt_()
-    return least + over.div_(total + root)
+    """τ with ``Σ [z - τ]_+² = 1`` (α = 1.5) for z in [-1, 0]: ``[..., N] -> [..., 1]``.
+
+    Newton's method on the length of ``[z - τ]_+``, which is convex in τ and has to be 1. From the
+    left of the root it climbs towards it and never passes it; for equal scores the first step hits.
+    A sort would find the same τ, and takes ten times as long where rows are many.
+    """
+    size = z.shape[-1]
+    # Both bounds are left of the root: one score alone, and all scores as if they were equal.
+    tau = z.mean(-1, keepdim=True).sub_(size**-0.5).clamp_(min=-1)
+    above = torch.empty_like(z)
+    for _ in range(newton_steps(size, z.dtype)):
+        torch.sub(z, tau, out=above).relu_()
+        length = torch.linalg.vector_norm(above, dim=-1, keepdim=True)
+        excess = length.addcmul(length, length, value=-1)  # length (1 - length)
+        tau.addcdiv_(excess, above.sum(-1, keepdim=True), value=-1)
+    return tau
+
+
+def newton_steps(size: int, dtype: torch.dtype) -> int:
+    """How many steps of ``_threshold_of_squares`` reach the precision of ``dtype``.
+
+    In each step the slope, which stays between √N and 1, and the distance to the root shrink by
+    factors that add up to at most one: slow steps are few, and only a large N has room for them.
+    The counts are one more than the hardest rows need that a search could find.
+    """
+    return (7 if dtype == torch.float64 else 5) + size.bit_length() // 3
 
 
 def _threshold_of_lines(z: Tensor) -> Tensor:

@@ -1,6 +1,7 @@
 """The memory bank: a few slots, shared by all layers, that follow the queries they answer."""
 
 from collections.abc import Sequence
+from typing import NamedTuple
 
 import torch
 from torch import Tensor, nn
@@ -8,6 +9,30 @@ from torch.nn import functional as F
 
 # A slot that gets less than this share of an image's attention has not really been asked.
 NEGLIGIBLE = 1e-4
+
+
+class Recall(NamedTuple):
+    """The slots of H heads as one pass reads them: what they are asked by, and what they answer.
+
+    A head compares projected queries with projected slots, and projects the slots it found. As the
+    slots are the same for all layers, all three projections are folded into them.
+    """
+
+    questions: Tensor  # [H·M, D]
+    offsets: Tensor  # [H·M]
+    answers: Tensor  # [H·M, D]
+    base: Tensor  # [D], what is answered whatever was asked
+    heads: int
+
+    def read(self, query: Tensor) -> tuple[Tensor, Tensor]:
+        """What the slots answer to ``query [B, D]``: retrieved ``[B, D]``, attention ``[B, M]``.
+
+        The attention is the mean over the heads.
+        """
+        asked = F.linear(_standardise(query), self.questions, self.offsets)
+        attention = asked.view(len(query), self.heads, -1).softmax(dim=-1)  # [B, H, M]
+        retrieved = torch.addmm(self.base, attention.flatten(1), self.answers)
+        return retrieved, attention.mean(1)
 
 
 class MemoryBank(nn.Module):
@@ -48,19 +73,23 @@ class MemoryBank(nn.Module):
         self.to_value = _projection(width, generator)
         self.to_output = _projection(width, generator)
 
-    def read(self, query: Tensor) -> tuple[Tensor, Tensor]:
-        """What the slots answer to ``query [B, D]``: retrieved ``[B, D]``, attention ``[B, M]``.
-
-        The attention is the mean over the heads.
-        """
+    def recall(self) -> Recall:
+        """The slots as they are now, ready to be read by every layer of a pass."""
+        width = self.keys.shape[-1]
         # Cloned, so that a write between forward and backward leaves the graph intact.
-        slots_k, slots_v = self.keys.clone(), self.values.clone()
-        q = self._split(self.to_query(_standardise(query)))  # [H, B, D/H]
-        k = self._split(self.to_key(slots_k))  # [H, M, D/H]
-        v = self._split(self.to_value(slots_v))
-        attention = (q @ k.mT / q.shape[-1] ** 0.5).softmax(dim=-1)  # [H, B, M]
-        retrieved: Tensor = self.to_output((attention @ v).transpose(0, 1).flatten(1))
-        return retrieved, attention.mean(0)
+        k = self._split(self.to_key(self.keys.clone()))  # [H, M, D/H]
+        v = self._split(self.to_value(self.values.clone()))
+        k = k / k.shape[-1] ** 0.5
+        asking = self.to_query.weight.view(self.heads, -1, width)  # [H, D/H, D]
+        answering = self._split(self.to_output.weight).mT  # [H, D/H, D]
+        offsets = k @ self.to_query.bias.view(self.heads, -1, 1)  # [H, M, 1]
+        return Recall(
+            (k @ asking).flatten(0, 1),
+            offsets.flatten(),
+            (v @ answering).flatten(0, 1),
+            self.to_output.bias,
+            self.heads,
+        )
 
     @torch.no_grad()
     def write(self, queries: Sequence[Tensor], attentions: Sequence[Tensor]) -> None:

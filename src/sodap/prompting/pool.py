@@ -1,6 +1,6 @@
 """The prompt pool: key-value rows that are trained, then frozen for ever, as domains arrive."""
 
-from typing import Any, Literal
+from typing import Literal
 
 import torch
 from torch import Tensor, nn
@@ -20,9 +20,9 @@ class PromptPool(nn.Module):
     F lives in buffers and A in parameters. An index set alone would not freeze anything: weight
     decay and momentum move rows of a parameter that receive no gradient.
 
-    ``merge`` says how A joins F. ``"paper"`` puts all frozen rows into one routing group at full
+    ``merge`` says how A joins F. ``"paper"`` puts all frozen rows into one routed set at full
     scale, which changes the prompts of every image. ``"rescale"`` keeps the function: a former
-    A stays its own group, with values stored times ``residual`` if that was its scale.
+    A stays its own set, with values stored times ``residual`` if that was its scale.
     """
 
     generation: Tensor  # [capacity]
@@ -51,9 +51,7 @@ class PromptPool(nn.Module):
         self.register_buffer("frozen_keys", torch.zeros(shape))
         self.register_buffer("frozen_values", torch.zeros(shape))
         self.register_buffer("generation", torch.full((capacity,), UNUSED))
-        self.generations = 0
         self._activate(size, generator)
-        self.register_load_state_dict_post_hook(_recount)  # type: ignore[no-untyped-call]
 
     @property
     def keys(self) -> Tensor:
@@ -73,16 +71,15 @@ class PromptPool(nn.Module):
     @property
     def active(self) -> Tensor:
         """A as a mask ``[capacity]``."""
-        # Asked of the buffer, not of the count: a compiled step outlives the stage switch.
+        # Asked of the buffer, not of a count: a recorded step outlives the stage switch.
         return self.generation == self.generation.max()
 
     @property
-    def groups(self) -> Tensor:
-        """The sets that are routed over independently, ``[G, capacity]``; the last one is A."""
-        if self.merge == "paper":
-            return torch.stack([self.frozen, self.active])
-        order = torch.arange(self.generations, device=self.generation.device)
-        return self.generation == order.unsqueeze(-1)
+    def sets(self) -> Tensor:
+        """The set that a row is routed in, ``[capacity]``; the highest is A, and -1 is none."""
+        if self.merge == "rescale":
+            return self.generation
+        return torch.where(self.generation == UNUSED, UNUSED, self.active.long())
 
     @property
     def frozen_count(self) -> int:
@@ -109,7 +106,7 @@ class PromptPool(nn.Module):
             return 0
         active = self.active
         # The first generation was never a residual: it is the base and keeps its scale.
-        was_residual = self.generations > 1
+        was_residual = bool(self.generation.max() > 0)
         scale = self.residual if self.merge == "rescale" and was_residual else 1.0
         self.frozen_keys[:, active] = self.trained_keys[:, active]
         self.frozen_values[:, active] = self.trained_values[:, active] * scale
@@ -126,11 +123,4 @@ class PromptPool(nn.Module):
             device = "cpu" if generator is None else generator.device
             drawn = torch.randn(copies, count, width, generator=generator, device=device)
             trained[:, rows] = 0.02 * drawn.to(trained)
-        self.generation[rows] = self.generations
-        self.generations += 1
-
-
-def _recount(pool: nn.Module, _: Any) -> None:
-    """After loading a state: the step needs the number of generations without asking a device."""
-    assert isinstance(pool, PromptPool)
-    pool.generations = int(pool.generation.max()) + 1
+        self.generation[rows] = self.generation.max() + 1

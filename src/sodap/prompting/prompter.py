@@ -9,7 +9,7 @@ from sodap.prompting.adapter import Adapter
 from sodap.prompting.losses import diversity_loss, norm_loss
 from sodap.prompting.memory import MemoryBank
 from sodap.prompting.pool import Merge, PromptPool
-from sodap.prompting.routing import Combination, Router, Routing, Selection
+from sodap.prompting.routing import Combination, Router, Routing, Selection, unit
 
 Context = Literal["cls", "patch_mean"]
 PerLayer = Literal["none", "adapters", "all"]
@@ -109,7 +109,8 @@ class Prompter(nn.Module):
 
     def usage(self, pass_: "PromptPass") -> Tensor:
         """Batch mean of the weights over the whole pool, one distribution per layer: ``[L, N]``."""
-        return torch.stack([routing.joined.mean(0) for routing in pass_.routings])
+        weights = torch.stack([routing.weights for routing in pass_.routings])  # [L, B, N]
+        return weights.mean(1) / pass_.partition.sets
 
     def diversity(self, pass_: "PromptPass") -> Tensor:
         """L_div over the active prompts, which in stage 1 are all."""
@@ -148,9 +149,13 @@ class PromptPass:
 
     def __init__(self, prompter: Prompter) -> None:
         self.prompter = prompter
-        self.keys = prompter.pool.keys  # [copies, N, d]
-        self.values = prompter.pool.values
-        self.groups = prompter.pool.groups  # [G, N]
+        pool, memory = prompter.pool, prompter.memory
+        # What is the same for all layers is computed here, once.
+        with torch.autocast(pool.generation.device.type, enabled=False):
+            self.keys = unit(pool.keys)  # [copies, N, d]
+            self.values = pool.values  # [copies, N, d]
+            self.partition = prompter.router.partition(pool.sets)
+            self.recall = None if memory is None else memory.recall()
         self.context: Tensor  # [B, D], from layer 0 on
         self.routings: list[Routing] = []
         self.queries: list[Tensor] = []  # [B, D] each, detached
@@ -175,15 +180,15 @@ class PromptPass:
         retrieved = self._retrieve(query)
         compressed = adapter.compress(query, self.context, retrieved)
         copy = layer if len(self.keys) > 1 else 0
-        routing = prompter.router.route(compressed, self.keys[copy], self.groups)
+        routing = prompter.router.route(compressed, self.keys[copy], self.partition)
         self.routings.append(routing)
         self.queries.append(query.detach())
         return adapter.inject(query, routing.prompt(self.values[copy]))
 
     def _retrieve(self, query: Tensor) -> Tensor | None:
-        if self.prompter.memory is None:
+        if self.recall is None:
             return None
-        retrieved, attention = self.prompter.memory.read(query)
+        retrieved, attention = self.recall.read(query)
         self.attentions.append(attention.detach())
         return retrieved
 

@@ -7,30 +7,45 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from sodap.prompting.entmax import entmax
+from sodap.prompting.segments import Segments, segmented_entmax
 
 Selection = Literal["entmax", "softmax"]
 Combination = Literal["residual", "joint"]
 
 
-class Routing(NamedTuple):
-    """The weights of one layer: over F and over A, each zero outside its own set."""
+class Partition(NamedTuple):
+    """Which rows are routed over together, and what each counts: the same for all layers."""
 
-    frozen: Tensor  # [B, N]
-    active: Tensor  # [B, N]
-    scale: Tensor  # [], what A counts for beside F: λ_r, or 1 where A stands alone
+    segments: Segments
+    active: Tensor  # [N] bool, A
+    share: Tensor  # [N], what a row counts for: λ_r in A, or 1 where A stands alone; 1 in F
+    sets: Tensor  # [], how many distributions there are
+
+
+class Routing(NamedTuple):
+    """The weights of one layer: a distribution over each set, all side by side."""
+
+    weights: Tensor  # [B, N]
+    partition: Partition
 
     def prompt(self, values: Tensor) -> Tensor:
         """``p_F + λ_r p_A``: ``values [N, d] -> [B, d]``."""
-        return (self.frozen + self.scale * self.active) @ values.to(self.frozen.dtype)
+        return (self.weights * self.partition.share) @ values.to(self.weights.dtype)
+
+    @property
+    def frozen(self) -> Tensor:
+        """The weights over F ``[B, N]``, zero elsewhere."""
+        return self.weights.masked_fill(self.partition.active, 0.0)
+
+    @property
+    def active(self) -> Tensor:
+        """The weights over A ``[B, N]``, zero elsewhere."""
+        return self.weights.masked_fill(~self.partition.active, 0.0)
 
     @property
     def joined(self) -> Tensor:
         """One distribution over the whole pool, ``[B, N]``: every set has an equal share."""
-        both = self.frozen + self.active
-        # The total is the number of sets, whatever the logits: no gradient belongs to it.
-        sets = both.sum(-1, keepdim=True).detach()
-        return both / sets.clamp(min=torch.finfo(both.dtype).tiny)
+        return self.weights / self.partition.sets
 
 
 @dataclass(frozen=True)
@@ -43,36 +58,36 @@ class Router:
     temperature: float = 1.5
     residual: float = 0.1
 
-    def route(self, query: Tensor, keys: Tensor, groups: Tensor) -> Routing:
-        """Route ``query [B, d]`` over ``keys [N, d]`` by cosine similarity.
+    def partition(self, sets: Tensor) -> Partition:
+        """From ``sets [N]``, the set that each row is in, or -1; the highest is A, the rest are F.
 
-        ``groups [G, N]`` are disjoint masks. A residual routing selects within each of them; the
-        last is A, those before are F. Always computed in at least float32.
+        A residual routing selects within each set. All that follows from the sets is computed by
+        tensors of shape ``[N]``, so that a recorded step stays right when their number grows.
         """
-        dtype = torch.promote_types(query.dtype, torch.float32)
-        with torch.autocast(query.device.type, enabled=False):
-            logits = _unit(query.to(dtype)) @ _unit(keys.to(dtype)).mT  # [B, N]
-            if self.combination == "joint":
-                return self._jointly(logits, groups)
-            return self._residually(logits, groups)
-
-    def _residually(self, logits: Tensor, groups: Tensor) -> Routing:
-        weights = self._select(logits.unsqueeze(1), groups)  # [B, G, N]
+        active = (sets == sets.max()) & (sets >= 0)
+        if self.combination == "joint":
+            segments, scale = Segments.of(sets.clamp(max=0)), 1.0
+        else:
+            segments, scale = Segments.of(sets), self.residual
         # Stage 1 has no F: A is then the whole prompt, not a residual of nothing.
-        scale = torch.where(groups[:-1].any(), self.residual, 1.0).to(weights.dtype)
-        return Routing(weights[:, :-1].sum(1), weights[:, -1], scale)
+        alone = (segments.members == active).all()
+        share = torch.where(active & ~alone, scale, 1.0)
+        return Partition(segments, active, share, segments.leads.sum())
 
-    def _jointly(self, logits: Tensor, groups: Tensor) -> Routing:
-        weights = self._select(logits, groups.any(0))  # [B, N]
-        active = groups[-1]
-        return Routing(weights * ~active, weights * active, weights.new_ones(()))
+    def route(self, query: Tensor, keys: Tensor, partition: Partition) -> Routing:
+        """Route ``query [B, d]`` over ``keys [N, d]`` of length one (`unit`) by cosine similarity.
 
-    def _select(self, logits: Tensor, mask: Tensor) -> Tensor:
-        if self.selection == "entmax":
-            return entmax(logits, self.alpha, temperature=self.temperature, mask=mask)
-        scores = torch.where(mask, logits / self.temperature, torch.finfo(logits.dtype).min)
-        return torch.where(mask, scores.softmax(dim=-1), 0.0)
+        Always computed in at least float32.
+        """
+        with torch.autocast(query.device.type, enabled=False):
+            logits = unit(query) @ keys.mT  # [B, N]
+            alpha = self.alpha if self.selection == "entmax" else 1.0
+            weights = segmented_entmax(
+                logits, partition.segments, alpha, temperature=self.temperature
+            )
+        return Routing(weights, partition)
 
 
-def _unit(rows: Tensor) -> Tensor:
-    return F.normalize(rows, dim=-1, eps=1e-6)
+def unit(rows: Tensor) -> Tensor:
+    """Rows ``[..., d]`` at length one, in at least float32."""
+    return F.normalize(rows.to(torch.promote_types(rows.dtype, torch.float32)), dim=-1, eps=1e-6)

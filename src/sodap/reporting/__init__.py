@@ -9,15 +9,28 @@ from sodap.reporting.figures import (
     pool_growth,
     samples,
 )
+from sodap.reporting.formats import as_csv, as_latex, as_markdown, as_text
 from sodap.reporting.svg import to_svg
+from sodap.reporting.tables import METRICS, StreamTable, find_metrics, find_records, make_tables
+from sodap.reporting.verdict import verdict
 
 __all__ = [
+    "METRICS",
+    "StreamTable",
     "accuracy_matrix",
+    "as_csv",
+    "as_latex",
+    "as_markdown",
+    "as_text",
     "demo_page",
     "drift",
+    "find_metrics",
+    "find_records",
     "forgetting",
     "losses",
+    "make_tables",
     "pool_growth",
     "samples",
     "to_svg",
+    "verdict",
 ]

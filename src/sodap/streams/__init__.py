@@ -6,7 +6,7 @@ from sodap.streams.batches import Batches, at_hand
 from sodap.streams.images import read_image, read_images
 from sodap.streams.loading import load_stream, make_plan
 from sodap.streams.registry import register_stream, stream_names
-from sodap.streams.stream import Domain, MissingClassWarning, Split, Stage, Stream
+from sodap.streams.stream import Domain, MissingClassWarning, Split, Stage, Stream, union
 
 __all__ = [
     "Augmentation",
@@ -23,4 +23,5 @@ __all__ = [
     "read_images",
     "register_stream",
     "stream_names",
+    "union",
 ]

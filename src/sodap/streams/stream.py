@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import torch
 from torch import Tensor
@@ -100,6 +100,26 @@ class Domain:
                 f"domain '{self.name}' ({kind}) holds label {low if low < 0 else high}, "
                 f"but the {len(classes)} classes are numbered 0 to {len(classes) - 1}"
             )
+
+
+def union(domains: Sequence[Domain]) -> Domain:
+    """All training and validation images of `domains` as one domain, otherwise like the last.
+
+    It is what an upper bound learns from. All of it is copied into memory.
+    """
+    last = domains[-1]
+
+    def joined(kind: str) -> Split:
+        splits: list[Split] = [getattr(domain, kind) for domain in domains]
+        if len({split.images.shape[1:] for split in splits}) > 1:
+            raise SodapError(
+                f"the domains up to '{last.name}' cannot be learned at once: "
+                f"their images have different sizes"
+            )
+        images = torch.cat([split.images for split in splits])
+        return Split(images, torch.cat([split.labels for split in splits]))
+
+    return replace(last, train=joined("train"), val=joined("val"))
 
 
 @dataclass(frozen=True)

@@ -1,0 +1,165 @@
+"""How long a training step and a prediction take, measured side by side.
+
+Every contender runs the loop's own step (`sodap.learning.step`), on one batch that lies ready, so
+that nothing but the method differs. Contenders take turns: a machine that slows down slows all.
+"""
+
+from __future__ import annotations
+
+import gc
+import statistics
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+from torch import Tensor
+
+import benchmarks.limit  # noqa: F401  registers the limit
+from sodap.learning import Learner, Training
+from sodap.learning.forward import Forward
+from sodap.learning.step import Step, make_optimizer, set_learning_rates
+from sodap.methods.residual_sodap import ResidualSodap
+from sodap.preserving import ClassStatistics
+
+CLASSES = ("a", "b", "c")
+LEARNING_RATE = 1e-3
+
+
+@dataclass
+class Contender:
+    """A learner that is about to take steps, and the seconds that it took for them."""
+
+    name: str
+    learner: Learner
+    batch: int
+    record: bool = True
+    step: Step = field(init=False)
+    images: Tensor = field(init=False)
+    labels: Tensor = field(init=False)
+    forward: Forward | None = None
+    train_seconds: list[float] = field(default_factory=list)
+    infer_seconds: list[float] = field(default_factory=list)
+    peak_bytes: int = 0
+
+    def __post_init__(self) -> None:
+        method, device = self.learner.method, self.learner.fabric.device
+        side = method.backbone.image_size
+        draw = torch.Generator().manual_seed(0)
+        shape = (self.batch, 3, side, side)
+        self.images = torch.randint(0, 256, shape, dtype=torch.uint8, generator=draw).to(device)
+        self.labels = torch.randint(0, len(CLASSES), (self.batch,), generator=draw).to(device)
+        method.train()
+        if method.stage == 0:
+            method.begin_stage(1, [])
+        self.begin()
+
+    def begin(self) -> None:
+        """As at the start of a stage: a new optimiser, a new recording."""
+        method, fabric = self.learner.method, self.learner.fabric
+        optimizer = make_optimizer(method.parameter_groups(LEARNING_RATE, 0.01), fabric.device)
+        rates = [float(group["lr"]) for group in optimizer.param_groups]
+        set_learning_rates(optimizer, rates, fabric.device)
+        self.step = Step(method, optimizer, fabric, self.batch, record=self.record)
+        self.step.begin_epoch(1)
+
+    def learn(self) -> None:
+        self.learner.method.train()
+        self.step(self.images, self.labels)
+
+    def predict(self) -> None:
+        if self.forward is None:
+            self.forward = Forward(self.learner.method, self.learner.fabric, self.batch, 100)
+        self.learner.method.eval()
+        self.forward(self.images)
+
+    def images_per_second(self) -> float:
+        return self.batch / statistics.median(self.train_seconds)
+
+    def predictions_per_second(self) -> float:
+        return self.batch / statistics.median(self.infer_seconds)
+
+
+def make(
+    method: str,
+    backbone: str,
+    batch: int,
+    device: str,
+    *,
+    compiled: bool = False,
+    record: bool = True,
+    options: Mapping[str, Any] | None = None,
+    name: str | None = None,
+) -> Contender:
+    learner = Learner(
+        CLASSES,
+        method=method,
+        options=options,
+        backbone=backbone,
+        weights="pretrained" if backbone == "micro" else "random",
+        training=Training(batch_size=batch, compile=compiled),
+        device=device,
+    )
+    return Contender(name or method, learner, batch, record)
+
+
+def wait(device: torch.device) -> None:
+    if device.type == "cuda":
+        torch.cuda.synchronize()
+
+
+def seconds(work: Callable[[], None], device: torch.device, times: int) -> float:
+    wait(device)
+    start = time.perf_counter()
+    for _ in range(times):
+        work()
+    wait(device)
+    return (time.perf_counter() - start) / times
+
+
+def race(contenders: Sequence[Contender], *, rounds: int, times: int, warm_up: int = 6) -> None:
+    """Let all take their steps in turns; each keeps its seconds and its peak memory."""
+    for contender in contenders:
+        device = contender.learner.fabric.device
+        gc.collect()
+        if device.type == "cuda":
+            torch.cuda.empty_cache()
+            before = torch.cuda.memory_allocated()
+            torch.cuda.reset_peak_memory_stats()
+        for _ in range(warm_up):
+            contender.learn()
+        wait(device)
+        if device.type == "cuda":
+            # What training takes beside the weights and the batch, which lie there before it.
+            contender.peak_bytes = torch.cuda.max_memory_allocated() - before
+        for _ in range(3):
+            contender.predict()
+    for _ in range(rounds):
+        for contender in contenders:
+            device = contender.learner.fabric.device
+            contender.train_seconds.append(seconds(contender.learn, device, times))
+        for contender in contenders:
+            device = contender.learner.fabric.device
+            contender.infer_seconds.append(seconds(contender.predict, device, times))
+
+
+def age(contender: Contender, stages: int) -> None:
+    """Make a Residual SODAP as old as after `stages` domains, with its pool filled."""
+    method = contender.learner.method
+    assert isinstance(method, ResidualSodap)
+    device = contender.learner.fabric.device
+    pool = method.prompter.pool
+    draw = torch.Generator(device).manual_seed(0)
+    per_stage = max(1, pool.unused_count // (stages - 1))
+    for number in range(2, stages + 1):
+        statistics_ = ClassStatistics(method.classes, method.backbone.width).to(device)
+        features = torch.randn(32, method.backbone.width, device=device, generator=draw)
+        labels = torch.arange(32, device=device) % method.classes
+        statistics_.update(features, labels)
+        method.memory.absorb(statistics_)
+        last = number == stages
+        method.prompter.expand(pool.unused_count if last else per_stage, draw)
+    method.stage = stages
+    method._choose_what_trains()
+    contender.begin()

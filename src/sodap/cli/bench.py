@@ -1,0 +1,186 @@
+"""`sodap bench` runs a grid of methods; `sodap table` shows what came out, in four formats."""
+
+from __future__ import annotations
+
+import sys
+import time
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Self
+
+import torch
+import typer
+from rich.console import Console
+from rich.markup import escape
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+
+from sodap.errors import SodapError
+from sodap.experiments import Grid, GridObserver, Outcome, Task, read_grid
+from sodap.experiments.search import as_changes
+from sodap.reporting import (
+    as_csv,
+    as_latex,
+    as_markdown,
+    as_text,
+    find_metrics,
+    find_records,
+    make_tables,
+    verdict,
+)
+
+FORMATS = ("text", "markdown", "latex", "csv")
+
+
+def run_bench(
+    console: Console,
+    name: str,
+    changes: Sequence[str],
+    *,
+    streams: str | None,
+    methods: str | None,
+    seeds: int | None,
+    out: Path | None,
+    jobs: int | None,
+    search: bool,
+) -> None:
+    recipe = read_grid(name)
+    common = as_changes(recipe.settings)
+    on_gpu = torch.cuda.is_available() and "device=cpu" not in changes
+    grid = Grid(
+        streams=_listed(streams) or recipe.streams,
+        methods=_listed(methods) or recipe.method_names(),
+        seeds=range(seeds or recipe.seeds),
+        out=out or Path("runs") / Path(name).stem,
+        changes=[*common, *changes],
+        jobs=jobs or (4 if on_gpu else 1),
+        search=search,
+        command=sys.argv,
+    )
+    try:
+        with GridProgress(console) as progress:
+            outcome = grid.run(progress)
+    except KeyboardInterrupt:
+        print("sodap: interrupted; the same command goes on where it stopped", file=sys.stderr)
+        raise typer.Exit(130) from None
+    _conclude(console, grid, outcome)
+    if outcome.failures:
+        raise typer.Exit(1)
+
+
+def _listed(names: str | None) -> list[str]:
+    return [name.strip() for name in (names or "").split(",") if name.strip()]
+
+
+def _conclude(console: Console, grid: Grid, outcome: Outcome) -> None:
+    if outcome.done + outcome.finished:
+        console.print()
+        show_tables(console, [grid.out], "text", None, ())
+    for label, error in outcome.failures.items():
+        print(f"sodap: failed: {label}: {error}", file=sys.stderr)
+    if outcome.failures:
+        left = f", {outcome.waiting} runs were not begun" if outcome.waiting else ""
+        print(
+            f"sodap: {len(outcome.failures)} failed{left}; the same command tries them again",
+            file=sys.stderr,
+        )
+
+
+class GridProgress(GridObserver):
+    """One bar with the time left, and a line for whatever has ended."""
+
+    def __init__(self, console: Console) -> None:
+        self.console = console
+        self.progress = Progress(
+            TextColumn("{task.description}"),
+            BarColumn(bar_width=24),
+            MofNCompleteColumn(),
+            TimeRemainingColumn(),
+            console=console,
+            transient=True,
+            disable=not console.is_terminal,
+        )
+        self.bar = self.progress.add_task("runs and searches", total=None)
+        self.began = time.perf_counter()
+
+    def __enter__(self) -> Self:
+        self.progress.start()
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self.progress.stop()
+
+    def images_decoded(self, done: int, total: int) -> None:
+        words = "reading images, once" if done < total else "runs and searches"
+        self.progress.update(self.bar, description=words)
+
+    def planned(self, tasks: int, finished: int) -> None:
+        self.progress.update(self.bar, total=tasks)
+        before = f"; {finished} were finished before" if finished else ""
+        self._say(f"{tasks} runs and searches to do{before}")
+
+    def task_done(self, task: Task, result: Mapping[str, Any]) -> None:
+        self.progress.update(self.bar, advance=1)
+        seconds = f" ({result['seconds']:.0f} s)" if "seconds" in result else ""
+        if task.setting is not None:
+            score = result["score"]
+            shown = "training broke" if score is None else f"validation accuracy {score:.3f}"
+        else:
+            metrics = result["metrics"]
+            forgot = metrics["average_forgetting"]
+            shown = f"AvgACC {metrics['average_accuracy']:.3f}"
+            shown += "" if forgot is None else f", AvgF {forgot:.3f}"
+        self._say(f"{task.label}: {shown}{seconds}")
+
+    def task_failed(self, task: Task, error: str) -> None:
+        self.progress.update(self.bar, advance=1)
+        self._say(f"{task.label}: failed, {error}")
+
+    def search_done(self, search: Mapping[str, Any]) -> None:
+        chosen = " ".join(as_changes(search["chosen"]))
+        self._say(f"{search['stream']} {search['method']}: goes on with {chosen}")
+
+    def warned(self, words: str) -> None:
+        print(f"sodap: warning: {words}", file=sys.stderr)
+
+    def _say(self, line: str) -> None:
+        self.console.print(line, highlight=False, soft_wrap=True, markup=False)
+
+
+def show_tables(
+    console: Console,
+    places: Sequence[Path],
+    form: str,
+    against: str | None,
+    metrics: Sequence[str],
+) -> None:
+    """What the runs at `places` show, one table a stream, on standard output."""
+    if form not in FORMATS:
+        raise SodapError(f"no format is called '{form}'; there are: {', '.join(FORMATS)}")
+    columns = find_metrics(metrics)
+    records, unfinished = find_records(places)
+    tables = make_tables(records)
+    if unfinished:
+        print(f"sodap: {unfinished} runs are not finished and left out", file=sys.stderr)
+    if form == "csv":
+        print(as_csv(tables, columns, lambda table: table.rival(against)), end="")
+        return
+    for number, table in enumerate(tables):
+        rival = table.rival(against)
+        if number:
+            print()
+        if form == "markdown":
+            print(f"### {table.title}\n\n{as_markdown(table, columns, rival)}\n{verdict(table)}")
+        elif form == "latex":
+            print(as_latex(table, columns, rival), end="")
+        else:
+            console.print(f"[bold]{escape(table.title)}[/]", highlight=False)
+            for part in as_text(table, columns, rival):
+                console.print(part)
+                console.print()
+            console.print(verdict(table).replace("`", ""), highlight=False, markup=False)

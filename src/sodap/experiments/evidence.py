@@ -1,0 +1,276 @@
+"""What a run leaves for its report, measured while the model of a stage is at hand.
+
+FOLDER/evidence/stage-N.json      which images were looked at, and how large the pool was
+FOLDER/evidence/stage-N-*         tensors: answers to the test images, routing, likeness of prompts
+FOLDER/stages/N/                  the model after stage N, small; the last one is FOLDER/model
+
+Answers and confidences are overheard from the evaluation that a run does anyway. Routing needs a
+pass over some test images of each domain learned so far. No image is written.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from sodap.learning import Learner
+from sodap.methods import Method
+from sodap.prompting import PromptPool, Routing
+from sodap.randomness import Randomness
+from sodap.storage import has_state, load_state, save_state
+from sodap.streams import Domain, Split, Stage
+
+LOOKED_AT = 100
+"""Test images of a domain whose routing is counted, as in the paper's Fig. 5."""
+
+SHOWN = 3
+"""Images a class whose routing is drawn one by one."""
+
+SHOWN_CLASSES = 10
+"""A heat map with more classes could not be read."""
+
+LARGEST_STATE = 64_000_000
+"""Bytes. Larger states (a whole ViT-B that was trained) would fill a disk, stage by stage."""
+
+
+# ------------------------------------------------------------------ while a run goes on
+
+
+@dataclass
+class Answers:
+    """What a method answered while somebody listened, in the order in which it was asked."""
+
+    classes: list[Tensor] = field(default_factory=list)
+    confidence: list[Tensor] = field(default_factory=list)
+
+    def by_domain(self, sizes: Sequence[int]) -> Iterator[tuple[Tensor, Tensor]]:
+        """The class `[N]` and the confidence `[N]` of each answer, domain by domain."""
+        classes = torch.cat(self.classes).to("cpu", torch.int16)
+        confidence = torch.cat(self.confidence).cpu()
+        split = [torch.split(part, list(sizes)) for part in (classes, confidence)]
+        yield from zip(*split, strict=True)
+
+
+@contextmanager
+def listening(method: Method) -> Iterator[Answers]:
+    """Overhear every answer, so that none has to be asked for twice."""
+    heard = Answers()
+
+    def hear(_: nn.Module, __: Any, logits: Tensor) -> None:
+        confidence, classes = logits.float().softmax(-1).max(-1)
+        heard.classes.append(classes)
+        heard.confidence.append(confidence)
+
+    hook = method.register_forward_hook(hear)
+    try:
+        yield heard
+    finally:
+        hook.remove()
+
+
+def leave_evidence(
+    folder: Path,
+    learner: Learner,
+    stage: Stage,
+    tested: Sequence[Domain],
+    heard: Answers,
+    pool: Mapping[str, int] | None,
+) -> None:
+    """Write FOLDER/evidence/stage-N; `pool` is its partition as the method counts it."""
+    began = time.perf_counter()
+    tensors: dict[str, Tensor] = {}
+    sizes = [len(domain.test) for domain in tested]
+    for index, (classes, confidence) in enumerate(heard.by_domain(sizes)):
+        tensors[f"answers.{index}"] = classes
+        tensors[f"confidence.{index}"] = confidence
+        tensors[f"labels.{index}"] = tested[index].test.labels.to("cpu", torch.int16)
+    in_use = None if pool is None else pool["frozen"] + pool["active"]
+    for index, domain in enumerate(tested[: stage.number]):
+        drawn = index in (0, stage.number - 1)  # an old domain and the new one
+        tensors |= {
+            f"{name}.{index}": value
+            for name, value in _routing_of(learner, domain.test, in_use, drawn).items()
+        }
+    likeness = prompt_likeness(learner.method, in_use)
+    if likeness is not None:
+        tensors["likeness"] = likeness.half()
+    facts = {
+        "stage": stage.number,
+        "domain": stage.domain.name,
+        "pool": None if pool is None else dict(pool),
+        "looked_at": LOOKED_AT,
+        "seconds": time.perf_counter() - began,
+    }
+    save_state(folder / "evidence", f"stage-{stage.number}", tensors, facts)
+
+
+def images_to_look_at(split: Split, classes: int) -> tuple[Tensor, Tensor]:
+    """Positions of images for counting `[≤ LOOKED_AT]`, and for drawing, class by class.
+
+    They depend on the size of the split and its labels alone: every method and every seed is shown
+    the same ones.
+    """
+    order = torch.randperm(len(split), generator=Randomness(0).generator("evidence"))
+    labels = split.labels.cpu()[order]
+    drawn = [order[labels == label][:SHOWN] for label in range(min(classes, SHOWN_CLASSES))]
+    return order[:LOOKED_AT], torch.cat(drawn)
+
+
+@torch.inference_mode()
+def _routing_of(
+    learner: Learner, split: Split, in_use: int | None, drawn: bool
+) -> dict[str, Tensor]:
+    """How often each prompt is selected by images of a split, and how each single image does it."""
+    counted, shown = images_to_look_at(split, len(learner.classes))
+    extra = shown[~torch.isin(shown, counted)] if drawn else shown[:0]
+    looked = torch.cat([counted, extra])  # one pass for both
+    method, fabric = learner.method.eval(), learner.fabric
+    with fabric.autocast():
+        images = split.images[looked].to(fabric.device)
+        found = method.routing(method.backbone.prepare(images))
+    if found is None:
+        return {}
+    weights = _within_sets(found, in_use)  # [B, L, N]
+    some = slice(len(counted))
+    support = [
+        torch.stack([(chosen > 0).sum(-1) for chosen in part], 1)
+        for part in ([r.frozen[some] for r in found], [r.active[some] for r in found])
+    ]
+    tensors = {
+        "frequency": (weights[some] > 0).float().mean(0),  # [L, N]
+        "usage": torch.stack([r.joined[some, :in_use].mean(0) for r in found]),  # [L, N]
+        "support": torch.stack(support, -1).to(torch.int16),  # [B, L, 2]
+    }
+    if drawn:
+        place = {position: row for row, position in enumerate(looked.tolist())}
+        tensors["shown"] = shown
+        tensors["shown_classes"] = split.labels[shown]
+        tensors["weights"] = weights[[place[position] for position in shown.tolist()]].half()
+    return tensors
+
+
+def _within_sets(found: Sequence[Routing], in_use: int | None) -> Tensor:
+    """Weights within the set that a prompt is routed in, `[B, L, N]`: every set sums to 1."""
+    return torch.stack([(r.frozen + r.active)[:, :in_use] for r in found], 1)
+
+
+@torch.no_grad()
+def prompt_likeness(method: Method, in_use: int | None = None) -> Tensor | None:
+    """Cosines between the values of all prompts in use, `[N, N]`; None where there is no pool.
+
+    Of pools that each layer has for itself, the mean.
+    """
+    pool = next((module for module in method.modules() if isinstance(module, PromptPool)), None)
+    if pool is None:
+        return None
+    rows = F.normalize(pool.values[:, :in_use].float(), dim=-1)
+    return (rows @ rows.mT).mean(0)
+
+
+def keep_stage(folder: Path, learner: Learner, number: int) -> None:
+    """The model after a stage, for cross-composition; nothing where it is too large to keep."""
+    state = learner.method.state()
+    if sum(tensor.nbytes for tensor in state.values()) <= LARGEST_STATE:
+        save_state(folder / "stages" / str(number), "model", state, learner.facts())
+
+
+# ------------------------------------------------------------------ afterwards
+
+
+@dataclass(frozen=True)
+class DomainRouting:
+    """How images of one domain were routed after a stage."""
+
+    domain: int
+    frequency: Tensor
+    """`[L, N]`: the share of images that select a prompt at all."""
+    usage: Tensor
+    """`[L, N]`: the mean weight of a prompt; every layer sums to 1."""
+    support: Tensor
+    """`[B, L, 2]`: how many frozen and how many active prompts an image selects."""
+    shown: Tensor | None
+    """`[K]`: positions of the images that were looked at one by one; None if none were."""
+    shown_classes: Tensor | None
+    """`[K]`"""
+    weights: Tensor | None
+    """`[K, L, N]`: their weights, within the set that a prompt is routed in."""
+
+
+@dataclass(frozen=True)
+class StageEvidence:
+    """What a run left of one stage."""
+
+    facts: Mapping[str, Any]
+    tensors: Mapping[str, Tensor]
+
+    @property
+    def number(self) -> int:
+        return int(self.facts["stage"])
+
+    @property
+    def pool(self) -> Mapping[str, int] | None:
+        """`frozen` prompts come first, then the `active` ones."""
+        found: Mapping[str, int] | None = self.facts["pool"]
+        return found
+
+    @cached_property
+    def answers(self) -> list[Tensor]:
+        """Classes `[N]` that were answered to the test images of each domain."""
+        return self._numbered("answers")
+
+    @cached_property
+    def confidence(self) -> list[Tensor]:
+        """How sure each of them was `[N]`, from 0 to 1."""
+        return self._numbered("confidence")
+
+    @cached_property
+    def right(self) -> list[Tensor]:
+        """Which answers were right `[N]`."""
+        labels = self._numbered("labels")
+        return [answer == truth for answer, truth in zip(self.answers, labels, strict=True)]
+
+    @cached_property
+    def routing(self) -> list[DomainRouting]:
+        """Of each domain learned so far; empty for a method without prompts."""
+        return [
+            DomainRouting(
+                index,
+                frequency,
+                self.tensors[f"usage.{index}"],
+                self.tensors[f"support.{index}"],
+                self.tensors.get(f"shown.{index}"),
+                self.tensors.get(f"shown_classes.{index}"),
+                self.tensors.get(f"weights.{index}"),
+            )
+            for index, frequency in enumerate(self._numbered("frequency"))
+        ]
+
+    @property
+    def likeness(self) -> Tensor | None:
+        """Cosines of prompts `[N, N]`."""
+        return self.tensors.get("likeness")
+
+    def _numbered(self, name: str) -> list[Tensor]:
+        found: list[Tensor] = []
+        while f"{name}.{len(found)}" in self.tensors:
+            found.append(self.tensors[f"{name}.{len(found)}"])
+        return found
+
+
+def read_evidence(folder: Path, stages: int) -> list[StageEvidence]:
+    """What the first `stages` stages left, up to the first that left nothing."""
+    found: list[StageEvidence] = []
+    home = folder / "evidence"
+    while len(found) < stages and has_state(home, f"stage-{len(found) + 1}"):
+        tensors, facts = load_state(home, f"stage-{len(found) + 1}")
+        found.append(StageEvidence(facts, tensors))
+    return found

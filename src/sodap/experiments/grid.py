@@ -1,0 +1,397 @@
+"""A grid: streams x methods x seeds, each run in a folder of its own, done by several processes.
+
+OUT/STREAM/METHOD/search.json    which setting was chosen, and from what
+OUT/STREAM/METHOD/sSEED/         a run (see `sodap.experiments.run`)
+
+A grid may be started again at any time: finished runs are left alone, interrupted ones go on where
+they stopped, failed ones get another chance.
+"""
+
+from __future__ import annotations
+
+import gc
+import os
+import shutil
+import warnings
+from collections import deque
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import closing
+from dataclasses import dataclass, field
+from functools import lru_cache
+from pathlib import Path
+from typing import Any, Literal
+
+import torch
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
+
+from sodap.backbones import native_size
+from sodap.errors import SodapError
+from sodap.experiments.config import RunConfig, load_config, names_on, take_from
+from sodap.experiments.run import SPLITS, Observer, check_weights, look, run
+from sodap.experiments.search import (
+    SEED,
+    Setting,
+    as_changes,
+    choose,
+    for_the_record,
+    is_broken,
+    read_search,
+    score_of,
+    settings_to_compare,
+    validation_twin,
+    write_search,
+)
+from sodap.experiments.workers import Report, stop_if_orphaned, work_off
+from sodap.methods import find_method, method_names
+from sodap.storage import write_bytes
+from sodap.streams import Stage, Stream, load_stream, stream_names
+
+OWN_KEYS = {"stream": "--streams", "method": "--methods", "seed": "--seeds"}
+"""What a grid varies; as changes they would make all runs the same."""
+
+
+class GridRecipe(BaseModel):
+    """A grid's file: what is run unless the user says otherwise."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    streams: list[str] = Field(["digits"], description="streams, as for a run")
+    methods: list[str] | Literal["all"] = Field("all", description="methods' names")
+    seeds: int = Field(5, ge=1, description="so many, from 0")
+    settings: dict[str, Any] = Field({}, description="keys of a run, the same for every run")
+
+    def method_names(self) -> list[str]:
+        return method_names() if self.methods == "all" else self.methods
+
+
+def grid_names() -> list[str]:
+    return names_on("grids")
+
+
+def read_grid(name: str) -> GridRecipe:
+    _, content = take_from("grids", "grid", name)
+    try:
+        return GridRecipe.model_validate(content)
+    except ValidationError as error:
+        first = error.errors()[0]
+        key = ".".join(map(str, first["loc"]))
+        raise SodapError(f"grid '{name}', '{key}': {first['msg'].lower()}") from error
+
+
+@dataclass(frozen=True)
+class Task:
+    """One run, or one candidate of a search; all that a worker needs to know."""
+
+    config: RunConfig
+    folder: Path
+    setting: Setting | None = None
+    """Of a candidate; None for a run."""
+    command: Sequence[str] = ()
+    context: Mapping[str, Any] = field(default_factory=dict)
+    threads: int = 1
+
+    @property
+    def cell(self) -> tuple[str, str]:
+        return self.config.stream, self.config.method
+
+    @property
+    def label(self) -> str:
+        stream, method = place_of(self.config.stream), self.config.method
+        if self.setting is None:
+            return f"{stream} {method} seed {self.config.seed}"
+        return f"{stream} {method} search {' '.join(as_changes(self.setting))}"
+
+
+class GridObserver:
+    """What can be watched of a grid; this one looks away."""
+
+    def images_decoded(self, done: int, total: int) -> None: ...
+
+    def planned(self, tasks: int, finished: int) -> None:
+        """How much there is to do, searches included, and how many runs were done before."""
+
+    def task_done(self, task: Task, result: Mapping[str, Any]) -> None: ...
+
+    def task_failed(self, task: Task, error: str) -> None: ...
+
+    def search_done(self, search: Mapping[str, Any]) -> None: ...
+
+    def warned(self, words: str) -> None: ...
+
+
+@dataclass
+class Outcome:
+    """How a grid went."""
+
+    finished: int = 0
+    """Runs that were finished before."""
+    done: int = 0
+    """Runs that were finished now."""
+    failures: dict[str, str] = field(default_factory=dict)
+    """What was tried and went wrong, with one line of why."""
+    waiting: int = 0
+    """Runs that were not tried, because their search failed."""
+
+
+@dataclass(frozen=True)
+class Grid:
+    streams: Sequence[str]
+    methods: Sequence[str]
+    seeds: Sequence[int]
+    out: Path
+    changes: Sequence[str] = ()
+    """`key=value`, the same for every run; a key that is given here is not searched."""
+    jobs: int = 1
+    search: bool = True
+    command: Sequence[str] = ()
+
+    def check(self) -> None:
+        """Everything that can be wrong before the first run."""
+        for what, names in (("stream", self.streams), ("method", self.methods)):
+            if not names or len(set(names)) != len(names):
+                raise SodapError(f"a grid needs one or more {what}s, each once")
+        if len({place_of(stream) for stream in self.streams}) != len(self.streams):
+            raise SodapError("two of the streams have the same name; rename one")
+        if not self.seeds or SEED in self.seeds:
+            raise SodapError(f"a grid needs one or more seeds, and not {SEED}: searches use it")
+        for key in (change.partition("=")[0] for change in self.changes):
+            if key in OWN_KEYS:
+                raise SodapError(f"'{key}' is what a grid varies; give {OWN_KEYS[key]} instead")
+        for method in self.methods:
+            find_method(method)
+        for stream in self.streams:
+            for method in self.methods:
+                config = self.config(stream, method, self.seeds[0])
+                native_size(config.backbone)
+                check_weights(config)
+
+    def config(
+        self, stream: str, method: str, seed: int, setting: Setting | None = None
+    ) -> RunConfig:
+        chosen = as_changes(setting or {})
+        own = [f"stream={stream}", f"method={method}", f"seed={seed}"]
+        return load_config("default", [*chosen, *self.changes, *own])
+
+    def home(self, stream: str, method: str) -> Path:
+        return self.out / place_of(stream) / method
+
+    def compared(self, method: str) -> list[Setting]:
+        return settings_to_compare(method, self.changes) if self.search else []
+
+    def run(self, observer: GridObserver | None = None) -> Outcome:
+        """Search where there is something to choose, then run what is not finished."""
+        self.check()
+        return _Progress(self, observer or GridObserver()).to_the_end()
+
+
+def place_of(stream: str) -> str:
+    """The name of a stream's folder: its own name, or that of the images it is made of."""
+    return Path(stream).resolve().stem
+
+
+class _Progress:
+    """A grid under way."""
+
+    def __init__(self, grid: Grid, observer: GridObserver) -> None:
+        self.grid, self.observer = grid, observer
+        self.outcome = Outcome()
+        self.tasks: deque[Task] = deque()
+        self.threads = max(1, len(os.sched_getaffinity(0)) // grid.jobs)
+        # Candidates that have been scored, by their place among the settings of the cell.
+        self.results: dict[tuple[str, str], dict[int, Mapping[str, Any]]] = {}
+        self.lost: set[tuple[str, str]] = set()
+        self.warned: set[str] = set()
+
+    def to_the_end(self) -> Outcome:
+        later: list[Task] = []
+        expected = 0  # runs that wait for a search
+        for stream in self.grid.streams:
+            for method in self.grid.methods:
+                compared = self.grid.compared(method)
+                base = self.grid.config(stream, method, SEED)
+                search = read_search(self.grid.home(stream, method), base, compared)
+                if compared and search is None:
+                    self.tasks += self._candidates(stream, method, compared)
+                    expected += len(self.grid.seeds)
+                else:
+                    later += self._runs(stream, method, search)
+        self.tasks += later  # searches first: more runs come out of them
+        self.observer.planned(len(self.tasks) + expected, self.outcome.finished)
+        if self.tasks:
+            self._decode()
+        with closing(work_off(self.tasks, perform, self.grid.jobs)) as reports:
+            for report in reports:
+                self._take(report)
+        return self.outcome
+
+    def _candidates(self, stream: str, method: str, compared: Sequence[Setting]) -> list[Task]:
+        home = self.grid.home(stream, method) / "search"
+        return [
+            Task(
+                self.grid.config(stream, method, SEED, setting),
+                home / str(index),
+                setting,
+                command=self.grid.command,
+                threads=self.threads,
+            )
+            for index, setting in enumerate(compared)
+        ]
+
+    def _runs(self, stream: str, method: str, search: Mapping[str, Any] | None) -> list[Task]:
+        """The runs of a cell that are still to do."""
+        tasks = []
+        for seed in self.grid.seeds:
+            config = self.grid.config(stream, method, seed, search and search["chosen"])
+            folder = self.grid.home(stream, method) / f"s{seed}"
+            if look(config, folder, resume=True) is not None:
+                self.outcome.finished += 1
+                continue
+            context = {
+                "jobs": self.grid.jobs,
+                "search": for_the_record(search) if search is not None else None,
+            }
+            tasks.append(
+                Task(
+                    config,
+                    folder,
+                    command=self.grid.command,
+                    context=context,
+                    threads=self.threads,
+                )
+            )
+        return tasks
+
+    def _decode(self) -> None:
+        """Once, here, where the user can see it; the workers then find it done."""
+        needed = {task.config.stream: task.config for task in self.tasks}
+        for stream, config in needed.items():
+            if stream not in stream_names():  # those are made in memory, by each worker
+                _load(*_place(config), on_progress=self.observer.images_decoded)
+
+    def _take(self, report: Report[Task]) -> None:
+        task, error, result = report.task, report.error, report.result or {}
+        self._keep_trace(report)
+        for words in result.get("warnings", ()):
+            if words not in self.warned:
+                self.warned.add(words)
+                self.observer.warned(words)
+        if task.setting is not None and error is not None and is_broken(error):
+            error, result = None, {"score": None}
+        if error is not None:
+            self.outcome.failures[task.label] = error
+            if task.setting is not None:
+                self._give_up(task.cell)
+            self.observer.task_failed(task, error)
+            return
+        self.observer.task_done(task, result)
+        if task.setting is None:
+            self.outcome.done += 1
+        else:
+            self._score(task, result)
+
+    def _give_up(self, cell: tuple[str, str]) -> None:
+        """Without a search there are no runs; this is said once, however many candidates fail."""
+        if cell not in self.lost:
+            self.lost.add(cell)
+            self.outcome.waiting += len(self.grid.seeds)
+
+    def _score(self, task: Task, result: Mapping[str, Any]) -> None:
+        """Enter a candidate's score; the last one decides, and the runs can begin."""
+        stream, method = task.cell
+        compared = self.grid.compared(method)
+        results = self.results.setdefault(task.cell, {})
+        results[compared.index(task.setting or {})] = result
+        if len(results) < len(compared):
+            return
+        ordered = [results[index] for index in range(len(compared))]
+        environments = [each["environment"] for each in ordered if "environment" in each]
+        try:
+            search = choose(
+                self.grid.config(stream, method, SEED),
+                compared,
+                [each["score"] for each in ordered],
+                environments[0] if environments else {},
+            )
+            home = self.grid.home(stream, method)
+            write_search(home, search)
+            shutil.rmtree(home / "search", ignore_errors=True)
+            self.observer.search_done(search)
+            self.tasks += self._runs(stream, method, search)
+        except SodapError as error:
+            self.outcome.failures[f"{place_of(stream)} {method}"] = str(error)
+            self._give_up(task.cell)
+
+    def _keep_trace(self, report: Report[Task]) -> None:
+        """Beside the run's folder: what a bug report needs."""
+        path = report.task.folder.with_name(f"{report.task.folder.name}.error.txt")
+        if report.trace:
+            write_bytes(path, report.trace.encode())
+        else:
+            path.unlink(missing_ok=True)
+
+
+# ---------------------------------------------------------------------- in the worker
+
+
+class _Guard(Observer):
+    def epoch_done(self, stage: Stage, row: Mapping[str, Any]) -> None:
+        stop_if_orphaned()
+
+
+def perform(task: Task) -> dict[str, Any]:
+    """Do a task; called in a worker, many times."""
+    torch.set_num_threads(min(task.threads, torch.get_num_threads()))
+    with warnings.catch_warnings(record=True) as heard:
+        warnings.simplefilter("always")
+        try:
+            record = run(
+                task.config,
+                task.folder,
+                resume=True,
+                command=task.command,
+                observer=_Guard(),
+                stream=_stream(task),
+                context=task.context,
+            )
+        finally:
+            gc.collect()  # a method and its optimiser point at each other
+            if torch.cuda.is_available():
+                torch.cuda.empty_cache()  # what this worker holds, the others cannot have
+    result = {
+        "seconds": sum(stage["seconds"] for stage in record["stages"]),
+        "warnings": [
+            str(each.message) for each in heard if each.category.__module__.startswith("sodap.")
+        ],
+    }
+    if task.setting is not None:
+        return result | {"score": score_of(record), "environment": record["environment"]}
+    return result | {"metrics": record["metrics"]["accuracy"]}
+
+
+def _stream(task: Task) -> Stream | None:
+    """The decoded stream, kept from run to run; None for a run with splits of its own to go on."""
+    if task.setting is not None:
+        return validation_twin(_kept(*_place(task.config)))
+    return None if (task.folder / SPLITS).exists() else _kept(*_place(task.config))
+
+
+def _place(config: RunConfig) -> tuple[str, int, str | None, int, str | None]:
+    """Which images, and how large: runs that agree in this share one decoded stream."""
+    size = config.image_size or native_size(config.backbone)
+    return config.stream, size, config.data, config.split_seed, config.splits
+
+
+def _load(
+    name: str,
+    size: int,
+    data: str | None,
+    split_seed: int,
+    splits: str | None,
+    on_progress: Callable[[int, int], None] | None = None,
+) -> Stream:
+    return load_stream(
+        name, size, data=data, split_seed=split_seed, splits=splits, on_progress=on_progress
+    )
+
+
+_kept = lru_cache(maxsize=2)(_load)

@@ -1,0 +1,127 @@
+"""Which setting a method gets on a stream, chosen before anything is tested.
+
+A method's candidates (at most `BUDGET`, the same for all) learn the first two domains. Validation
+images stand in for test images, and the seed is one that no run of a grid has. So neither a test
+image nor a later domain has a say, as in a clinic that must decide before the data of next year.
+The validation images also stop the epochs, of every method alike: scores are a little too good,
+which harms no comparison between candidates.
+
+What was compared, with which scores, is a file beside the runs and a part of their records.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from sodap.errors import SodapError
+from sodap.experiments.config import RunConfig
+from sodap.methods import find_method
+from sodap.methods.base import BUDGET
+from sodap.storage import read_json, write_json
+from sodap.streams import Stream
+
+STAGES = 2
+SEED = 999_983
+FILE = "search.json"
+
+Setting = Mapping[str, Any]
+"""Some keys of a run, of its training or of its method, with values."""
+
+
+def settings_to_compare(method: str, changes: Sequence[str] = ()) -> list[Setting]:
+    """The method's candidates, without keys that `changes` fix; none where no choice is left."""
+    kind = find_method(method)
+    if not kind.learns_by_gradient:
+        return []
+    fixed = {change.partition("=")[0] for change in changes}
+    left: list[Setting] = []
+    for candidate in kind.candidates:
+        free = {key: value for key, value in candidate.items() if key not in fixed}
+        if free and free not in left:
+            left.append(free)
+    return left if len(left) > 1 else []
+
+
+def as_changes(setting: Setting) -> list[str]:
+    """As a user would write it: `{"lr": 0.001}` -> `["lr=0.001"]`."""
+    return [
+        f"{key}={value if isinstance(value, str) else json.dumps(value)}"
+        for key, value in setting.items()
+    ]
+
+
+def validation_twin(stream: Stream) -> Stream:
+    """The first two domains, with their validation images in the place of their test images."""
+    domains = tuple(replace(domain, test=domain.val) for domain in stream.domains[:STAGES])
+    name = f"{stream.name}, validation images of {' and '.join(d.name for d in domains)}"
+    return replace(stream, name=name, domains=domains, unseen=(), rows=())
+
+
+def score_of(record: Mapping[str, Any]) -> float:
+    """Final average accuracy of a candidate's run on the twin."""
+    return float(record["metrics"]["accuracy"]["final_average"])
+
+
+def is_broken(error: str) -> bool:
+    """Whether a candidate failed by itself, with losses that left the numbers.
+
+    That is a result like any other. Anything else (memory, disk) says nothing about the setting.
+    """
+    return error.startswith("training broke")
+
+
+def choose(
+    base: RunConfig,
+    settings: Sequence[Setting],
+    scores: Sequence[float | None],
+    environment: Mapping[str, Any],
+) -> dict[str, Any]:
+    """The record of a search. The best score wins; of equal ones, the earlier in the list."""
+    scored = [(score, -index) for index, score in enumerate(scores) if score is not None]
+    if not scored:
+        raise SodapError(f"no setting of {base.method} could be trained on {base.stream}")
+    best = -max(scored)[1]
+    return {
+        "stream": base.stream,
+        "method": base.method,
+        "what": f"final average accuracy on the validation images of the first {STAGES} stages",
+        "budget": BUDGET,
+        "seed": SEED,
+        "candidates": [
+            {"setting": dict(setting), "score": score}
+            for setting, score in zip(settings, scores, strict=True)
+        ],
+        "chosen": dict(settings[best]),
+        "config": base.described(),
+        "environment": dict(environment),
+    }
+
+
+def write_search(folder: Path, search: Mapping[str, Any]) -> None:
+    write_json(folder / FILE, search)
+
+
+def read_search(
+    folder: Path, base: RunConfig, settings: Sequence[Setting]
+) -> dict[str, Any] | None:
+    """The search of an earlier time, if it compared the same settings; an error if others."""
+    path = folder / FILE
+    if not path.is_file():
+        return None
+    search = read_json(path)
+    if [each["setting"] for each in search["candidates"]] != [dict(each) for each in settings]:
+        raise SodapError(f"{path} compared other settings; choose another --out")
+    now = base.described()
+    changed = [key for key in now if search["config"].get(key) != now[key]]
+    if changed:
+        raise SodapError(f"{path} was made with another {changed[0]}; choose another --out")
+    return search
+
+
+def for_the_record(search: Mapping[str, Any]) -> dict[str, Any]:
+    """What a run says of the search that chose its settings; all of it is in the file."""
+    return {key: search[key] for key in ("what", "budget", "seed", "candidates", "chosen")}

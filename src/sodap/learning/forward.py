@@ -1,0 +1,56 @@
+"""Predictions batch by batch; on a GPU recorded once as a CUDA graph, like a training step."""
+
+from __future__ import annotations
+
+import torch
+from lightning.fabric import Fabric
+from torch import Tensor
+
+from sodap.methods import Method
+
+WORTH_RECORDING = 3
+"""So many full batches of one size; fewer are done before a recording would be."""
+
+
+class Forward:
+    """Logits `[B, C]` of uint8 images `[B, 3, H, W]`, for as long as the method stays as it is.
+
+    `batches` says how many batches of `size` images are to come. What a recording answers is good
+    until the next call.
+    """
+
+    def __init__(self, method: Method, fabric: Fabric, size: int, batches: int) -> None:
+        self.method = method.eval()
+        self.fabric = fabric
+        self.size = size
+        self.records = (
+            fabric.device.type == "cuda" and method.steps_alike and batches >= WORTH_RECORDING
+        )
+        self.images: Tensor | None = None
+
+    @torch.inference_mode()
+    def __call__(self, images: Tensor) -> Tensor:
+        if not self.records or len(images) != self.size:
+            return self.plain(images)
+        if self.images is None:
+            self._record(images)
+        assert self.images is not None
+        self.images.copy_(images, non_blocking=True)
+        self.graph.replay()
+        return self.logits
+
+    def plain(self, images: Tensor) -> Tensor:
+        with self.fabric.autocast():
+            logits: Tensor = self.method(self.method.backbone.prepare(images))
+        return logits
+
+    def _record(self, images: Tensor) -> None:
+        self.images = images.clone()
+        side = torch.cuda.Stream()  # type: ignore[no-untyped-call]
+        side.wait_stream(torch.cuda.current_stream())
+        with torch.cuda.stream(side):
+            self.plain(self.images)  # libraries choose their kernels
+        torch.cuda.current_stream().wait_stream(side)
+        self.graph = torch.cuda.CUDAGraph()
+        with torch.cuda.graph(self.graph, stream=side):
+            self.logits = self.plain(self.images)

@@ -1,0 +1,75 @@
+"""What prompt methods with a growing pool share: a block of rows a stage, and one head.
+
+They differ in how an image asks the pool, and in where the answer goes.
+"""
+
+from __future__ import annotations
+
+from abc import abstractmethod
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from sodap.backbones import FrozenViT
+from sodap.methods.base import Batches, Facts, LinearHead, Method, MethodConfig
+from sodap.prompting import PrefixPool
+from sodap.randomness import Randomness
+
+
+class GrowingPrompts(Method):
+    """A frozen ViT, a pool that a new block joins at every stage, and a head for all stages."""
+
+    family = "prompt"
+    trains = "newest prompts, head"
+    stores = "nothing"
+
+    def __init__(
+        self, backbone: FrozenViT, classes: int, randomness: Randomness, config: MethodConfig
+    ) -> None:
+        super().__init__(backbone, classes, randomness, config)
+        self.pool = self.first_pool(randomness.generator("init prompts"))
+        self.head = LinearHead(backbone.width, classes, randomness.generator("init head"))
+
+    @abstractmethod
+    def first_pool(self, generator: torch.Generator) -> PrefixPool:
+        """The pool of stage 1."""
+
+    @property
+    @abstractmethod
+    def rows_per_stage(self) -> int:
+        """How many rows join the pool at every later stage."""
+
+    @abstractmethod
+    def features(self, images: Tensor) -> Tensor:
+        """`[B, D]` of the prompted backbone."""
+
+    def forward(self, images: Tensor) -> Tensor:
+        logits: Tensor = self.head(self.features(images))
+        return logits
+
+    def losses(
+        self, images: Tensor, labels: Tensor, generator: torch.Generator
+    ) -> dict[str, Tensor]:
+        return {"ce": F.cross_entropy(self(images), labels)}
+
+    def begin_stage(self, number: int, batches: Batches) -> Facts:
+        self.stage = number
+        if number > 1:
+            self.pool.grow(self.rows_per_stage, self.randomness.generator("new prompts", number))
+        return {"pool": self.pool_sizes()}
+
+    def end_stage(self, number: int, train: Batches, val: Batches) -> Facts:
+        return {"pool": self.pool_sizes()}
+
+    def pool_sizes(self) -> dict[str, int]:
+        return {"frozen": self.pool.frozen_count, "active": self.pool.active_count}
+
+    def parameter_groups(self, lr: float, weight_decay: float) -> list[dict[str, Any]]:
+        """Decay on the head's matrix alone: the papers train prompts and keys without any."""
+        free = [*self.pool.parameters(), self.head.bias]
+        return [
+            {"params": [self.head.weight], "lr": lr, "weight_decay": weight_decay},
+            {"params": free, "lr": lr, "weight_decay": 0.0},
+        ]

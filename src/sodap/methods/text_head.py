@@ -1,0 +1,106 @@
+"""A CLIP text encoder as classifier: one wording a class, and nothing to train.
+
+Needs the package open_clip and a file of CLIP weights that the user brings. The frozen backbone
+must be the image encoder of the same file; this is checked, because a projection into the joint
+space means nothing for other weights.
+"""
+
+from __future__ import annotations
+
+import importlib
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any, cast
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from sodap.backbones import FrozenViT
+from sodap.backbones.weights import read_state
+from sodap.errors import SodapError
+
+
+class TextHead(nn.Module):
+    """Logits from the angle between an image and the wording of each class."""
+
+    projection: Tensor  # [D, J], from the backbone's feature into the joint space
+    texts: Tensor  # [C, J], of length 1
+    scale: Tensor  # []
+
+    def __init__(self, projection: Tensor, texts: Tensor, scale: Tensor) -> None:
+        super().__init__()
+        self.register_buffer("projection", projection.detach().float().clone())
+        self.register_buffer("texts", F.normalize(texts.detach().float(), dim=-1))
+        self.register_buffer("scale", scale.detach().float().clone())
+
+    def forward(self, features: Tensor) -> Tensor:
+        """Features `[B, D]` -> logits `[B, C]`, float32 under autocast too."""
+        with torch.autocast(features.device.type, enabled=False):
+            joint = F.normalize(features.float() @ self.projection, dim=-1)
+            return self.scale * joint @ self.texts.T
+
+
+def clip_text_head(
+    backbone: FrozenViT,
+    classes: int,
+    prompts: Sequence[str],
+    text_model: str | None,
+    text_weights: str | None,
+) -> TextHead:
+    """The text head of a CLIP file, for a backbone with that file's image encoder."""
+    if len(prompts) != classes or text_model is None or text_weights is None:
+        raise SodapError(
+            f"head=text needs prompts (a list of {classes} wordings, one a class, got "
+            f"{len(prompts)}), text_model (a name of open_clip) and text_weights (a file)"
+        )
+    state = read_state(Path(text_weights))
+    clip, tokenize = _open_clip(text_model)
+    try:
+        clip.load_state_dict(state.get("state_dict", state))
+    except (RuntimeError, AttributeError) as error:
+        raise SodapError(f"{text_weights} does not fit open_clip's {text_model}") from error
+    projection = getattr(clip.visual, "proj", None)
+    if not isinstance(projection, Tensor) or not _same_encoder(backbone, clip.visual):
+        raise SodapError(
+            f"backbone {backbone.name} is not the image encoder of {text_weights}; choose "
+            f"timm's CLIP ViT of the same shape and give it the same file with weights=FILE"
+        )
+    with torch.inference_mode():
+        texts = clip.encode_text(tokenize(list(prompts)))
+    return TextHead(projection, texts.clone(), clip.logit_scale.exp())
+
+
+def _open_clip(name: str) -> tuple[Any, Any]:
+    """A model with random weights, and its tokenizer."""
+    try:
+        package = importlib.import_module("open_clip")
+    except ImportError as error:
+        raise SodapError(
+            "head=text needs the package open_clip: pip install 'sodap[clip]'"
+        ) from error
+    if name not in package.list_models():
+        raise SodapError(f"open_clip knows no model '{name}'; its names are like ViT-B-16")
+    try:
+        with torch.random.fork_rng(devices=[]):  # the numbers drawn here are overwritten
+            return package.create_model(name).eval(), package.get_tokenizer(name)
+    except Exception as error:  # models with a text encoder of another library want a network
+        raise SodapError(
+            f"open_clip cannot build {name} from its own files ({type(error).__name__}); "
+            f"choose a model with CLIP's own text encoder, such as ViT-B-16"
+        ) from error
+
+
+def _same_encoder(backbone: FrozenViT, visual: Any) -> bool:
+    """Whether the first and the last weights agree, up to half-precision storage."""
+    vit = backbone.vit
+    pairs = [
+        (vit.patch_embed.proj.weight, getattr(getattr(visual, "conv1", None), "weight", None)),
+        (vit.norm.weight, getattr(getattr(visual, "ln_post", None), "weight", None)),
+    ]
+    return all(
+        isinstance(theirs, Tensor)
+        and ours.shape == theirs.shape
+        and torch.allclose(cast(Tensor, ours), theirs, rtol=1e-2, atol=1e-3)
+        for ours, theirs in pairs
+    )

@@ -1,0 +1,201 @@
+"""A table of results for a terminal, for Markdown, for LaTeX, and as CSV for everything else.
+
+Numbers are mean ± standard deviation over seeds. The best of a column is bold; the constant row and
+methods that see all domains at once take no part in that.
+"""
+
+from __future__ import annotations
+
+import csv
+import io
+from collections.abc import Callable, Sequence
+
+from rich.markup import escape
+from rich.table import Table
+
+from sodap.evaluation import Difference, Spread
+from sodap.reporting.tables import CONSTANT, Metric, StreamTable
+
+Cell = tuple[str, bool]
+"""What is shown, and whether it is bold."""
+
+SCORES = ("average_accuracy", "average_forgetting", "final_average")
+
+
+def rows_of(
+    table: StreamTable, metrics: Sequence[Metric], against: str | None, plus: str = " ± "
+) -> list[list[Cell]]:
+    """Method, seeds, a cell a metric, and the difference in the first metric to `against`."""
+    best = {metric.key: table.best(metric) for metric in metrics}
+    rows: list[list[Cell]] = []
+    for method in table.methods:
+        row = [(method, False), (str(len(table.seeds(method))), False)]
+        for metric in metrics:
+            text = show_spread(table.spread(method, metric.key), metric, plus)
+            row.append((text, method in best[metric.key]))
+        if against is not None:
+            gap = table.difference(method, against, metrics[0].key) if method != against else None
+            row.append((show_difference(gap), gap is not None and gap.sign != 0))
+        rows.append(row)
+    last = [(CONSTANT, False), ("–", False)]
+    last += [(show(table.constant.get(metric.key), metric), False) for metric in metrics]
+    if against is not None:
+        last.append(("–", False))
+    return [*rows, last]
+
+
+def heads_of(metrics: Sequence[Metric], against: str | None) -> list[str]:
+    ends = [] if against is None else [f"{metrics[0].title} minus {against}"]
+    return ["method", "seeds", *(metric.title for metric in metrics), *ends]
+
+
+# ---------------------------------------------------------------------- single numbers
+
+
+def show(value: float | None, metric: Metric) -> str:
+    if value is None:
+        return "–"
+    if metric.unit == "score":
+        return f"{round(value, 3) + 0.0:.3f}"  # + 0.0: never -0.000
+    if metric.unit == "bytes":
+        return _short(value, (("GB", 1e9), ("MB", 1e6), ("kB", 1e3)), " ") if value else "0"
+    return _short(value, (("G", 1e9), ("M", 1e6), ("k", 1e3)), "") if value else "0"
+
+
+def _short(value: float, units: Sequence[tuple[str, float]], space: str) -> str:
+    value = float(f"{value:.3g}") if value >= 1000 else value  # 999 700 is 1M, not 1000k
+    for unit, size in units:
+        if value >= size:
+            return f"{value / size:.3g}{space}{unit}"
+    return f"{value:.0f}{space + 'B' if space else ''}"
+
+
+def show_spread(found: Spread | None, metric: Metric, plus: str) -> str:
+    if found is None:
+        return "–"
+    middle = show(found.mean, metric)
+    if found.sd is None or (
+        metric.unit != "score" and show(found.mean + found.sd, metric) == middle
+    ):
+        return middle  # a size that is the same for every seed
+    return f"{middle}{plus}{show(found.sd, metric)}"
+
+
+def show_difference(gap: Difference | None) -> str:
+    if gap is None:
+        return "–"
+    if gap.low is None or gap.high is None:
+        return _signed(gap.mean)
+    return f"{_signed(gap.mean)} ({_signed(gap.low)}, {_signed(gap.high)})"
+
+
+def _signed(value: float) -> str:
+    return f"{round(value, 3) + 0.0:+.3f}"
+
+
+# ---------------------------------------------------------------------- the formats
+
+
+def as_text(table: StreamTable, metrics: Sequence[Metric], against: str | None) -> list[Table]:
+    """For a terminal of 80 columns: the scores that decide, then the rest, if all are wanted."""
+    if len(metrics) <= len(SCORES):
+        return [_grid(table, metrics, against)]
+    first = [metric for metric in metrics if metric.key in SCORES] or list(metrics[:3])
+    rest = [metric for metric in metrics if metric not in first]
+    return [_grid(table, first, against), _grid(table, rest, None)]
+
+
+def _grid(table: StreamTable, metrics: Sequence[Metric], against: str | None) -> Table:
+    shown = Table(box=None, pad_edge=False, padding=(0, 1, 0, 0), header_style="dim")
+    heads = ["method", "n", *(metric.short or metric.title for metric in metrics)]
+    heads += heads_of(metrics, against)[len(heads) :]
+    for place, head in enumerate(heads):
+        # Cut the name of a method before a number: a number that is cut is another number.
+        shown.add_column(
+            escape(head),
+            justify="left" if place == 0 else "right",
+            no_wrap=place > 0,
+            overflow="fold",
+        )
+    for row in rows_of(table, metrics, against, plus="±"):
+        shown.add_row(*(f"[bold]{escape(text)}[/]" if bold else escape(text) for text, bold in row))
+    return shown
+
+
+def as_markdown(table: StreamTable, metrics: Sequence[Metric], against: str | None) -> str:
+    heads = heads_of(metrics, f"`{against}`" if against else None)
+    lines = [f"| {' | '.join(heads)} |", f"|---|{'--:|' * (len(heads) - 1)}"]
+    for (method, _), *cells in rows_of(table, metrics, against):
+        name = method if method == CONSTANT else f"`{method}`"
+        texts = [f"**{text}**" if bold else text for text, bold in cells]
+        lines.append(f"| {' | '.join([name, *texts])} |")
+    return "\n".join(lines) + "\n"
+
+
+def as_latex(table: StreamTable, metrics: Sequence[Metric], against: str | None) -> str:
+    """A `tabular` with the rules of booktabs."""
+    heads = heads_of(metrics, against)
+    lines = [
+        f"% {table.title}; needs \\usepackage{{booktabs}}",
+        f"\\begin{{tabular}}{{l{'r' * (len(heads) - 1)}}}",
+        "\\toprule",
+        f"{' & '.join(map(_tex, heads))} \\\\",
+        "\\midrule",
+    ]
+    for row in rows_of(table, metrics, against):
+        if row[0][0] == CONSTANT:
+            lines.append("\\midrule")
+        cells = [f"\\textbf{{{_tex(text)}}}" if bold else _tex(text) for text, bold in row]
+        lines.append(f"{' & '.join(cells)} \\\\")
+    return "\n".join([*lines, "\\bottomrule", "\\end{tabular}"]) + "\n"
+
+
+_TEX = str.maketrans(
+    {sign: f"\\{sign}" for sign in "&%$#_{}"}
+    | {"\\": r"\textbackslash{}", "~": r"\textasciitilde{}", "^": r"\textasciicircum{}"}
+    | {"±": r"$\pm$", "–": "--"}
+)
+
+
+def _tex(text: str) -> str:
+    return _minus(text.translate(_TEX))
+
+
+def _minus(text: str) -> str:
+    """A hyphen before a digit is a minus."""
+    signs = [
+        "$-$" if sign == "-" and after.isdigit() and not before.isalnum() else sign
+        for before, sign, after in zip(" " + text, text, text[1:] + " ", strict=False)
+    ]
+    return "".join(signs)
+
+
+def as_csv(
+    tables: Sequence[StreamTable],
+    metrics: Sequence[Metric],
+    against: Callable[[StreamTable], str | None],
+) -> str:
+    """Every number in full, one line a method and stream."""
+    parts = ("mean", "sd", "low", "high", "difference", "difference_low", "difference_high")
+    heads = [f"{metric.key}_{part}" for metric in metrics for part in parts]
+    out = io.StringIO()
+    writer = csv.writer(out, lineterminator="\n")
+    writer.writerow(["stream", "backbone", "method", "seeds", "against", *heads])
+    for table in tables:
+        rival = against(table)
+        for method in table.methods:
+            numbers: list[float | None] = []
+            for metric in metrics:
+                found = table.spread(method, metric.key)
+                gap = table.difference(method, rival, metric.key) if rival else None
+                numbers += [found.mean, found.sd, found.low, found.high] if found else [None] * 4
+                numbers += [gap.mean, gap.low, gap.high] if gap else [None] * 3
+            seeds = len(table.seeds(method))
+            writer.writerow([table.stream, table.backbone, method, seeds, rival or "", *numbers])
+        constants = [
+            value
+            for metric in metrics
+            for value in (table.constant.get(metric.key), *[None] * (len(parts) - 1))
+        ]
+        writer.writerow([table.stream, table.backbone, CONSTANT, "", "", *constants])
+    return out.getvalue()

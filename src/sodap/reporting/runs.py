@@ -1,0 +1,304 @@
+"""Runs as a report sees them: what their folders hold, whole or not."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from sodap.backbones import native_size
+from sodap.errors import SodapError
+from sodap.experiments.composition import compose, read_composition
+from sodap.experiments.evidence import StageEvidence, read_evidence
+from sodap.reporting.checks import Check, split_checks
+from sodap.reporting.figures import Record, Row
+from sodap.storage import read_json
+from sodap.streams import Stream, load_stream
+from sodap.streams.splits import SplitRow, read_splits
+
+
+@dataclass(frozen=True)
+class ShownRun:
+    """A run and all that it left."""
+
+    record: Record
+    log: Sequence[Row] = ()
+    evidence: Sequence[StageEvidence] = ()
+    composition: Mapping[str, Any] | None = None
+    no_composition: str = ""
+    """Why there is none, in a sentence."""
+    stream: Stream | None = None
+    no_stream: str = ""
+    """Why the images are not there, in a sentence."""
+    splits: Sequence[SplitRow] = ()
+    images: bool = True
+    """Whether images may be shown."""
+    folder: Path | None = None
+    label: str = ""
+    troubles: Sequence[str] = field(default_factory=tuple)
+    """What went wrong besides what the record says."""
+    trace: str = ""
+    """The traceback that a grid has kept of it."""
+
+    @property
+    def method(self) -> str:
+        name: str = self.record["config"]["method"]
+        return name
+
+    @property
+    def stream_name(self) -> str:
+        name: str = self.record["stream"]["name"]
+        return name
+
+    @property
+    def seed(self) -> int:
+        return int(self.record["config"]["seed"])
+
+    @property
+    def title(self) -> str:
+        return f"{self.label or self.method} on {self.stream_name}, seed {self.seed}"
+
+    @property
+    def classes(self) -> list[str]:
+        return list(self.record["stream"].get("classes", ()))
+
+    @property
+    def domains(self) -> list[str]:
+        """All that are tested, in the order of the columns of R."""
+        return [domain["name"] for domain in self.record["stream"]["domains"]]
+
+    @property
+    def stages(self) -> list[Mapping[str, Any]]:
+        return list(self.record["stages"])
+
+    @property
+    def status(self) -> str:
+        return str(self.record.get("status", "finished"))
+
+    @property
+    def learned(self) -> bool:
+        """Whether there is a stage to show."""
+        return bool(self.record["R"]["accuracy"])
+
+    @cached_property
+    def checks(self) -> list[Check]:
+        """Of the splits; they may have to look at every image."""
+        rows = self.splits or (self.stream.rows if self.stream is not None else ())
+        return split_checks(self.record, rows, self.stream, self.no_stream)
+
+    def outcomes(self) -> list[NDArray[np.bool_]] | None:
+        """For each domain, which test images were right after each stage `[T, N]`."""
+        if not self.learned or len(self.evidence) < len(self.stages):
+            return None
+        return [
+            np.stack([stage.right[domain].numpy() for stage in self.evidence])
+            for domain in range(len(self.domains))
+        ]
+
+
+def find_runs(places: Iterable[Path]) -> list[ShownRun]:
+    """The runs in these folders, and the records in these files; every folder is looked through."""
+    runs: list[ShownRun] = []
+    for place in places:
+        if not place.exists():
+            raise SodapError(f"there is nothing at {place}")
+        if place.is_file():
+            runs.append(_from_file(place))
+            continue
+        homes = [place] if (place / "config.json").is_file() else _homes(place)
+        if not homes:
+            raise SodapError(f"no run is in {place}")
+        runs += [read_run(home) for home in homes]
+    return labelled(runs)
+
+
+def _homes(place: Path) -> list[Path]:
+    """Folders of runs; candidates of a search are none, for they were never tested."""
+    found = sorted(path.parent for path in place.rglob("config.json"))
+    return [
+        home
+        for home in found
+        if "search" not in home.relative_to(place).parts and (home / "record.json").is_file()
+    ]
+
+
+def _from_file(path: Path) -> ShownRun:
+    record = read_json(path)
+    if not {"config", "stream", "R", "stages"} <= record.keys():
+        raise SodapError(f"{path} is not the record of a run")
+    if path.name == "record.json":
+        return read_run(path.parent)
+    return ShownRun(record, no_stream="only the record is at hand, not the run's folder")
+
+
+def read_run(folder: Path) -> ShownRun:
+    """All that a run's folder holds. What is missing or damaged is told, not raised."""
+    troubles: list[str] = []
+    if (folder / "record.json").is_file():
+        record: Record = read_json(folder / "record.json")
+    else:
+        record = _without_record(read_json(folder / "config.json"))
+    log, broken = _read_log(folder / "log.jsonl")
+    if broken:
+        troubles.append(f"{broken} lines of log.jsonl cannot be read")
+    evidence: list[StageEvidence] = []
+    try:
+        evidence = read_evidence(folder, len(record["stages"]))
+    except SodapError as error:
+        troubles.append(str(error))
+    missing = len(record["stages"]) - len(evidence)
+    if missing and not troubles:
+        troubles.append(
+            f"{missing} of {len(record['stages'])} stages left no evidence (an older version, or "
+            f"evidence=false): routing, calibration and intervals are not shown"
+        )
+    splits: list[SplitRow] = []
+    if (folder / "splits.csv").is_file():
+        splits = read_splits(folder / "splits.csv")
+    trace = folder.with_name(f"{folder.name}.error.txt")
+    return ShownRun(
+        record,
+        log,
+        evidence,
+        read_composition(folder),
+        splits=splits,
+        folder=folder,
+        troubles=tuple(troubles),
+        trace=trace.read_text("utf-8", "replace") if trace.is_file() else "",
+        no_stream="the images were not asked for",
+    )
+
+
+def _without_record(config: Mapping[str, Any]) -> Record:
+    """A run that was killed before its first epoch ended."""
+    return {
+        "command": [],
+        "config": config,
+        "stream": {"name": Path(config["stream"]).name, "classes": [], "domains": []},
+        "status": "broken off",
+        "note": "it ended before it could write a record",
+        "R": {"accuracy": [], "macro_f1": []},
+        "metrics": {"accuracy": None, "macro_f1": None},
+        "confusions": [],
+        "stages": [],
+    }
+
+
+def _read_log(path: Path) -> tuple[list[Row], int]:
+    """The epochs, and how many lines are damaged."""
+    if not path.is_file():
+        return [], 0
+    rows, broken = [], 0
+    for line in path.read_text("utf-8", "replace").splitlines():
+        try:
+            rows.append(json.loads(line))
+        except json.JSONDecodeError:
+            broken += 1
+    return rows, broken
+
+
+def with_stream(
+    run: ShownRun, on_progress: Callable[[int, int], None] | None = None, *, images: bool = True
+) -> ShownRun:
+    """The run with its images, if they are where they were and are what they were."""
+    config = run.record["config"]
+    if run.folder is None:
+        return replace(run, images=images)
+    kept = run.folder / "splits.csv"
+    try:
+        stream = load_stream(
+            config["stream"],
+            config["image_size"] or native_size(config["backbone"]),
+            data=config["data"],
+            split_seed=config["split_seed"],
+            splits=str(kept) if kept.is_file() else config["splits"],
+            on_progress=on_progress,
+        )
+    except SodapError as error:
+        return replace(run, no_stream=f"the images are not at hand: {error}", images=images)
+    known = run.record["stream"]
+    if known["domains"] and (
+        list(stream.classes) != known["classes"]
+        or [d.name for d in stream.tested] != [d["name"] for d in known["domains"]]
+        or [len(d.test) for d in stream.tested]
+        != [sum(d["counts"]["test"]) for d in known["domains"]]
+    ):
+        why = f"what is called '{config['stream']}' here is not the stream of this run"
+        return replace(run, no_stream=why, images=images)
+    return replace(run, stream=stream, no_stream="", images=images)
+
+
+def with_composition(
+    run: ShownRun, on_progress: Callable[[int, int], None] | None = None
+) -> ShownRun:
+    """The run with its parts exchanged, measured now unless that was done before."""
+    if run.composition is not None:
+        return run
+    if run.folder is None or run.stream is None:
+        return replace(run, no_composition=run.no_stream)
+    if run.status != "finished":
+        return replace(run, no_composition="the run is not finished")
+    try:
+        found = compose(run.folder, run.stream, run.record, on_progress)
+    except SodapError as error:
+        return replace(run, no_composition=str(error))
+    return replace(run, composition=found)
+
+
+# ------------------------------------------------------------------ telling runs apart
+
+
+def labelled(runs: Sequence[ShownRun]) -> list[ShownRun]:
+    """Runs of one method get the settings in which they differ into their label."""
+    named = []
+    for run in runs:
+        rivals = [
+            other
+            for other in runs
+            if other.method == run.method and other.stream_name == run.stream_name
+        ]
+        flat = [_flat(other.record["config"]) for other in rivals]
+        mine = _flat(run.record["config"])
+        differing = [
+            key
+            for key in mine
+            if any(other.get(key) != mine[key] for other in flat) and key not in _NOT_NAMED
+        ]
+        words = [f"{key.split('.', 1)[-1]}={_word(mine[key])}" for key in differing]
+        named.append(replace(run, label=" ".join([run.method, *words])))
+    return _numbered(named)
+
+
+_NOT_NAMED = ("seed", "data", "splits", "stream", "device")
+
+
+def _numbered(runs: Sequence[ShownRun]) -> list[ShownRun]:
+    """The very same settings twice: the second is called so."""
+    seen: dict[tuple[str, str, int], int] = {}
+    found = []
+    for run in runs:
+        key = (run.stream_name, run.label, run.seed)
+        seen[key] = seen.get(key, 0) + 1
+        again = f" (again, {seen[key]})" if seen[key] > 1 else ""
+        found.append(replace(run, label=run.label + again))
+    return found
+
+
+def _flat(config: Mapping[str, Any], above: str = "") -> dict[str, Any]:
+    found: dict[str, Any] = {}
+    for key, value in config.items():
+        if isinstance(value, Mapping):
+            found |= _flat(value, f"{above}{key}.")
+        else:
+            found[f"{above}{key}"] = value
+    return found
+
+
+def _word(value: Any) -> str:
+    return value if isinstance(value, str) else json.dumps(value)

@@ -1,0 +1,290 @@
+"""Several runs beside each other: who does better, by how much, and whether that is noise."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+
+from sodap.evaluation import Difference, difference_intervals, summary
+from sodap.reporting import figures
+from sodap.reporting.blocks import Block, Card, Cell, Drawing, Prose, Section, Table
+from sodap.reporting.figures import Record
+from sodap.reporting.formats import show, show_difference, show_spread
+from sodap.reporting.lead import shown
+from sodap.reporting.runs import ShownRun
+from sodap.reporting.sections.cost import stored_bytes
+from sodap.reporting.sections.origin import troubles
+from sodap.reporting.tables import CONSTANT, METRICS, StreamTable, make_tables
+from sodap.reporting.verdict import verdict
+from sodap.reporting.words import bytes_in_words, seconds_in_words, signed
+
+SCORES = ("average_accuracy", "average_forgetting", "final_average", "backward_transfer")
+MOST_LINES = 6
+"""Methods in one figure of lines; more cannot be told apart."""
+
+
+def comparison_sections(runs: Sequence[ShownRun]) -> list[Section]:
+    """What is said about several runs; runs without a finished stage are named, not compared."""
+    some = [run for run in runs if run.learned]
+    tables = make_tables([_as_named(run) for run in some if run.status == "finished"])
+    sections = [Section("runs", "All runs", list(_runs(runs)))]
+    if tables:
+        sections.insert(0, Section("table", "Methods and streams", list(_table_one(tables))))
+        blocks = [*_over_seeds(tables), *_over_images(some)]
+        if blocks:
+            sections.append(Section("differences", "Differences", blocks))
+    side_by_side = list(_side_by_side(runs))
+    if side_by_side:
+        sections.append(Section("matrices", "Side by side", side_by_side))
+    return [*sections, _troubles(runs), _commands(runs)]
+
+
+def _as_named(run: ShownRun) -> Record:
+    """The record under the run's label, so that two settings of one method are two methods."""
+    return {**run.record, "config": {**run.record["config"], "method": run.label or run.method}}
+
+
+# ------------------------------------------------------------------ methods x streams
+
+
+def _table_one(tables: Sequence[StreamTable]) -> Iterator[Block]:
+    yield Prose(
+        "Mean ± standard deviation over seeds of AvgACC (more is better) and AvgF (less is "
+        "better). The best of a column is bold; methods that see all domains at once and the "
+        "constant answer take no part in that."
+    )
+    yield method_table(tables)
+    for table in tables:
+        yield Prose(f"{table.title}: {verdict(table)}")
+
+
+def method_table(tables: Sequence[StreamTable]) -> Table:
+    """Rows are methods, columns streams, as in the paper's Table 1."""
+    metrics = [METRICS[key] for key in SCORES[:2]]
+    methods = list(dict.fromkeys(method for table in tables for method in table.methods))
+    heads = ["Method"]
+    for table in tables:
+        heads += [f"{table.stream} {metric.title}" for metric in metrics]
+    rows: list[Sequence[str | Cell]] = []
+    for method in methods:
+        row: list[str | Cell] = [method]
+        for table in tables:
+            for metric in metrics:
+                if method not in table.numbers:
+                    row.append(Cell("–"))
+                    continue
+                found = table.spread(method, metric.key)
+                text = show_spread(found, metric, " ± ")
+                best = method in table.best(metric)
+                row.append(Cell(text, None if found is None else found.mean, bold=best))
+        rows.append(row)
+    last: list[str | Cell] = [CONSTANT]
+    for table in tables:
+        for metric in metrics:
+            value = table.constant.get(metric.key)
+            last.append(Cell(show(value, metric), value, faint=True))
+    return Table("Methods and streams", heads, [*rows, last], sortable=True)
+
+
+# ------------------------------------------------------------------ every run
+
+
+def _runs(runs: Sequence[ShownRun]) -> Iterator[Block]:
+    yield Prose("Sort by a column, or show some of the runs only: the figures below follow.")
+    yield runs_table(runs)
+
+
+def runs_table(runs: Sequence[ShownRun]) -> Table:
+    heads = ["Run", "Stream", "Method", "Seed", "Status", "AvgACC", "AvgF", "Final", "BWT"]
+    heads += ["Macro-F1", "Trained", "Stored", "Time"]
+    rows: list[Sequence[str | Cell]] = []
+    for number, run in enumerate(runs, 1):
+        head: list[str | Cell] = [
+            Cell(str(number), number),
+            run.stream_name,
+            run.label or run.method,
+            Cell(str(run.seed), run.seed),
+            Cell(run.status, bold=run.status != "finished"),
+        ]
+        rows.append([*head, *(_numbers(run) if run.learned else ["–"] * (len(heads) - 5))])
+    tags = [tag_of(number) for number in range(1, len(runs) + 1)]
+    return Table("Every run", heads, rows, sortable=True, filters=(1, 2, 4), tags=tags)
+
+
+def tag_of(number: int) -> str:
+    """What in the page belongs to a run."""
+    return f"run-{number}"
+
+
+def _numbers(run: ShownRun) -> list[Cell]:
+    scores = summary(run.record["R"]["accuracy"])
+    f1 = summary(run.record["R"]["macro_f1"])["final_average"]
+    values = [*(scores[key] for key in SCORES), f1]
+    trained = max(stage["trainable_parameters"] for stage in run.stages)
+    stored = stored_bytes(run.stages[-1])
+    seconds = sum(stage["seconds"] for stage in run.stages)
+    return [
+        *(Cell(shown(value), value) for value in values),
+        Cell(f"{trained:,}", trained),
+        Cell(bytes_in_words(stored), stored),
+        Cell(seconds_in_words(seconds), seconds),
+    ]
+
+
+# ------------------------------------------------------------------ differences
+
+
+def _over_seeds(tables: Sequence[StreamTable]) -> Iterator[Block]:
+    for table in tables:
+        rival = table.rival(None)
+        if rival is None:
+            continue
+        yield differences_table(table, rival)
+
+
+def differences_table(table: StreamTable, rival: str) -> Table:
+    """Every method minus the rival, paired by seed."""
+    rows: list[Sequence[str | Cell]] = []
+    for method in table.methods:
+        if method != rival:
+            gaps = [table.difference(method, rival, key) for key in SCORES]
+            seeds = gaps[0].count if gaps[0] is not None else 0
+            rows.append([method, Cell(str(seeds), seeds), *map(_gap, gaps)])
+    return Table(
+        f"{table.title}: minus {rival}, paired by seed, with 95 % bootstrap intervals over seeds; "
+        f"bold where Student's interval leaves 0 out, too",
+        ["Method", "Seeds", *(METRICS[key].title for key in SCORES)],
+        rows,
+        sortable=True,
+    )
+
+
+def _gap(gap: Difference | None) -> Cell:
+    if gap is None:
+        return Cell("–")
+    return Cell(show_difference(gap), gap.mean, bold=gap.sign != 0)
+
+
+def _over_images(runs: Sequence[ShownRun]) -> Iterator[Block]:
+    """Pairs of runs that were asked about the same images: one table a stream and seed."""
+    groups: dict[tuple[str, int], list[ShownRun]] = {}
+    for run in runs:
+        if run.status == "finished" and run.outcomes() is not None:
+            groups.setdefault((run.stream_name, run.seed), []).append(run)
+    shown_groups = [group for group in groups.values() if len(group) > 1]
+    for group in shown_groups[:4]:
+        yield images_table(group)
+    if len(shown_groups) > 4:
+        left = len(shown_groups) - 4
+        yield Prose(f"{left} more seeds and streams can be compared image by image, a few at once.")
+
+
+def images_table(group: Sequence[ShownRun]) -> Table:
+    """Every run minus the first, paired by test image."""
+    first = next((run for run in group if run.label.startswith("residual-sodap")), group[0])
+    base = first.outcomes()
+    scores = summary(first.record["R"]["accuracy"])
+    rows: list[Sequence[str | Cell]] = []
+    for run in group:
+        other = run.outcomes()
+        if run is first or base is None or other is None:
+            continue
+        if [table.shape for table in other] != [table.shape for table in base]:
+            continue
+        ends = difference_intervals(other, base)
+        mine = summary(run.record["R"]["accuracy"])
+        cells = []
+        for key in SCORES:
+            one, two, both = mine[key], scores[key], ends[key]
+            if one is None or two is None or both is None:
+                cells.append(Cell("–"))
+                continue
+            text = f"{signed(one - two)} ({signed(both.low)}, {signed(both.high)})"
+            cells.append(Cell(text, one - two, bold=both.low > 0 or both.high < 0))
+        rows.append([run.label, *cells])
+    return Table(
+        f"{first.stream_name}, seed {first.seed}: minus {first.label}, paired by test image, with "
+        f"95 % bootstrap intervals over images; bold where they leave 0 out",
+        ["Method", *(METRICS[key].title for key in SCORES)],
+        rows,
+        sortable=True,
+    )
+
+
+# ------------------------------------------------------------------ side by side
+
+
+def _side_by_side(runs: Sequence[ShownRun]) -> Iterator[Block]:
+    streams = dict.fromkeys(run.stream_name for run in runs)
+    for stream in streams:
+        lines: dict[str, Record] = {}
+        for run in runs:
+            if run.stream_name == stream and run.status == "finished":
+                lines.setdefault(run.label or run.method, run.record)
+        domains = {len(record["stream"]["domains"]) for record in lines.values()}
+        if 1 < len(lines) <= MOST_LINES and len(domains) == 1:
+            yield Drawing(
+                f"forgetting-{stream}",
+                f"Accuracy over the stages of {stream}: {', '.join(lines)}",
+                figures.forgetting(lines),
+                f"{stream}: accuracy of each domain over the stages, one seed of each method. "
+                f"Dotted: before the domain was learned.",
+            )
+    for number, run in enumerate(runs, 1):
+        if run.learned:
+            yield Card(f"{number}: {run.title}", shaded_matrix(run), tag_of(number))
+
+
+def shaded_matrix(run: ShownRun) -> Table:
+    """R as a table whose cells are coloured."""
+    R = run.record["R"]["accuracy"]
+    return Table(
+        "Accuracy after each stage",
+        ["After", *run.domains],
+        [
+            [
+                run.domains[stage],
+                *(
+                    Cell(shown(v), v, faint=domain > stage, shade=v if domain <= stage else None)
+                    for domain, v in enumerate(row)
+                ),
+            ]
+            for stage, row in enumerate(R)
+        ],
+    )
+
+
+# ------------------------------------------------------------------ what else
+
+
+def _troubles(runs: Sequence[ShownRun]) -> Section:
+    found: list[Block] = []
+    for number, run in enumerate(runs, 1):
+        found += [
+            Prose(f"{number}, {run.title}: {words}", "warning")
+            for words in troubles(replace(run, stream=None))
+        ]
+    return Section("troubles", "What went wrong", found or [Prose("Nothing was reported.")])
+
+
+def _commands(runs: Sequence[ShownRun]) -> Section:
+    rows: list[Sequence[str | Cell]] = []
+    for number, run in enumerate(runs, 1):
+        env = run.record.get("environment") or {}
+        rows.append(
+            [
+                Cell(str(number), number),
+                run.title,
+                " ".join(run.record.get("command") or ["–"]),
+                env.get("sodap") or "–",
+                (env.get("commit") or "–")[:12],
+                env.get("gpu") or env.get("processor") or "–",
+            ]
+        )
+    heads = ["Run", "What", "Command", "sodap", "Commit", "Computer"]
+    tags = [tag_of(number) for number in range(1, len(runs) + 1)]
+    return Section(
+        "origin",
+        "How to get this again",
+        [Table("The command of each run", heads, rows, sortable=True, tags=tags)],
+    )

@@ -1,0 +1,359 @@
+"""Which prompts an image selects: one by one, in numbers, and how alike the prompts are."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+import numpy as np
+import torch.nn.functional as F
+from matplotlib import rc_context
+from matplotlib.figure import Figure
+from numpy.typing import NDArray
+
+from sodap.experiments.evidence import DomainRouting, StageEvidence
+from sodap.reporting.blocks import Block, Cell, Drawing, Prose, Section, Table
+from sodap.reporting.figures import BLUE, GAP, GREY, ORANGE, THUMBNAIL, WIDTH
+from sodap.reporting.heat import veil
+from sodap.reporting.runs import ShownRun
+from sodap.reporting.svg import INK, STYLE
+
+LAYER_GAP = 2
+"""Clear rows between two layers of a heat map."""
+
+
+def routing_section(run: ShownRun) -> Section | None:
+    """None for a method that routes nothing; a note where it does, but nothing was left."""
+    if any(stage.routing for stage in run.evidence):
+        return Section("routing", "Which prompts an image selects", list(_blocks(run)))
+    if any("pool" in stage.get("ended", {}) for stage in run.stages):
+        why = "left no evidence" if not run.evidence else "has prompts, but shows no routing"
+        note = Prose(f"Nothing can be shown here: the run {why}.", "note")
+        return Section("routing", "Which prompts an image selects", [note])
+    return None
+
+
+def _blocks(run: ShownRun) -> Iterator[Block]:
+    yield Prose(
+        "Before each layer an image selects prompts from the pool. The frozen and the active "
+        "prompts are selected apart from each other, and the weights within each set add up to 1. "
+        "The images shown are the same for every method and seed."
+    )
+    for stage in run.evidence:
+        for routed in stage.routing:
+            if routed.weights is not None and routed.shown is not None:
+                yield Drawing(
+                    f"routing-stage-{stage.number}-{_file(run.domains[routed.domain])}",
+                    f"Prompts that single images of {run.domains[routed.domain]} select after "
+                    f"stage {stage.number} of {run.title}",
+                    selection_figure(run, stage, routed),
+                    f"After stage {stage.number} ({run.domains[stage.number - 1]}): test images of "
+                    f"{run.domains[routed.domain]}, up to three a class, a row each, repeated for "
+                    f"every layer. Columns are prompts: grey frozen, blue active. The darker, the "
+                    f"more weight.",
+                    [selection_table(run, stage, routed)],
+                    wide=True,
+                )
+    looked = [stage for stage in run.evidence if stage.routing]
+    if run.images and run.stream is not None and looked:
+        yield Drawing(
+            "routing-images",
+            f"The images of {run.domains[0]} whose routing is shown",
+            images_figure(run, looked[0].routing[0]),
+            f"The images of {run.domains[0]} in the heat maps above, row by row.",
+        )
+    yield Drawing(
+        "support",
+        f"How many prompts an image of {run.stream_name} selects in each layer",
+        support_figure(run),
+        "Prompts with a weight above 0, mean over the images of all domains so far, in each layer.",
+        [support_table(run)],
+    )
+    yield Drawing(
+        "selection-frequency",
+        f"How often each prompt of {run.title} is selected",
+        frequency_figure(run),
+        "The share of images that select a prompt, mean over layers and domains learned. "
+        "Grey: frozen, blue: active. A bar of 0 is a prompt that no image needs.",
+        [frequency_table(run)],
+    )
+    alike = [stage for stage in run.evidence if stage.likeness is not None]
+    if alike:
+        yield Drawing(
+            "prompt-likeness",
+            f"Cosine similarity of the prompts of {run.title} after each stage",
+            likeness_figure(run, alike),
+            "Cosine similarity of all pairs of prompts after each stage: blue alike, orange "
+            "opposite, clear unrelated. Lines part the prompts of different stages. The picture "
+            "before an expansion is that of the stage before.",
+            [likeness_table(run, alike)],
+            wide=len(alike) > 3,
+        )
+
+
+# ------------------------------------------------------------------ single images
+
+
+def selection_figure(run: ShownRun, stage: StageEvidence, routed: DomainRouting) -> Figure:
+    """One picture of `[images, prompts]` for each layer, in two columns."""
+    assert routed.weights is not None
+    weights = routed.weights.float().numpy().astype(np.float64)  # [K, L, N]
+    images, layers, prompts = weights.shape
+    frozen = stage.pool["frozen"] if stage.pool is not None else 0
+    half = -(-layers // 2)
+    strongest = float(np.quantile(weights[weights > 0], 0.99)) if (weights > 0).any() else 1.0
+    with rc_context({**STYLE, "figure.constrained_layout.use": False}):
+        high = 0.7 + half * min(0.9, max(0.35, 0.035 * images))
+        figure = Figure(figsize=(9.0, high))
+        edge = 0.35 / high
+        for column in range(2):
+            axes = figure.add_axes((0.06 + column * 0.5, edge, 0.43, 1 - 2.1 * edge))
+            own = range(column * half, min(layers, (column + 1) * half))
+            step = images + LAYER_GAP
+            picture = np.zeros((half * step - LAYER_GAP, prompts, 4))
+            for place, layer in enumerate(own):
+                rows = slice(place * step, place * step + images)
+                picture[rows] = two_coloured(weights[:, layer], frozen, strongest)
+            axes.imshow(picture, aspect="auto", interpolation="none")
+            axes.set_yticks(
+                [place * step + images / 2 - 0.5 for place in range(len(own))],
+                labels=[str(layer) for layer in own],
+            )
+            if 0 < frozen < prompts:
+                axes.axvline(frozen - 0.5, color=INK, alpha=0.5, lw=0.7)
+            axes.set_xlabel("prompt")
+            axes.set_ylabel("layer")
+            axes.tick_params(length=0)
+            axes.spines[:].set_visible(False)
+    return figure
+
+
+def two_coloured(
+    weights: NDArray[np.float64], frozen: int, strongest: float
+) -> NDArray[np.float64]:
+    """Weights `[K, N]` as a picture: grey for frozen prompts, which come first, blue for active."""
+    left = veil(weights[:, :frozen], GREY, strongest)
+    return np.concatenate([left, veil(weights[:, frozen:], BLUE, strongest)], axis=1)
+
+
+def selection_table(run: ShownRun, stage: StageEvidence, routed: DomainRouting) -> Table:
+    """The strongest prompt of each image and layer."""
+    assert routed.weights is not None
+    assert routed.shown_classes is not None
+    weights = routed.weights.float()
+    best, which = weights.max(-1)  # [K, L]
+    layers = weights.shape[1]
+    return Table(
+        f"The strongest prompt of each image after stage {stage.number}, and its weight",
+        ["Image", *(f"layer {layer}" for layer in range(layers))],
+        [
+            [
+                f"{run.classes[int(label)]}, test image {int(position)}",
+                *(
+                    Cell(f"{int(prompt)} ({weight:.3f})", weight)
+                    for prompt, weight in zip(row.tolist(), heavy.tolist(), strict=True)
+                ),
+            ]
+            for label, position, row, heavy in zip(
+                routed.shown_classes, routed.shown or (), which, best, strict=True
+            )
+        ],
+    )
+
+
+def images_figure(run: ShownRun, routed: DomainRouting) -> Figure:
+    """The images of the heat maps, three a row and class."""
+    assert run.stream is not None
+    assert routed.shown is not None
+    assert routed.shown_classes is not None
+    split = run.stream.tested[routed.domain].test
+    side = min(split.images.shape[-1], THUMBNAIL)
+    labels = routed.shown_classes.tolist()
+    present = list(dict.fromkeys(labels))
+    step = side + GAP
+    sheet = np.zeros((step * 3, step * len(present), 4), np.uint8)
+    count: dict[int, int] = {}
+    for position, label in zip(routed.shown.tolist(), labels, strict=True):
+        down = count.get(label, 0)
+        count[label] = down + 1
+        image = split.images[position : position + 1].float()
+        small = F.interpolate(image, (side, side), mode="bicubic", antialias=True)
+        tile = small.round().clamp(0, 255).byte()[0].permute(1, 2, 0).numpy()
+        across = present.index(label)
+        sheet[down * step : down * step + side, across * step : across * step + side, :3] = tile
+        sheet[down * step : down * step + side, across * step : across * step + side, 3] = 255
+    with rc_context(STYLE):
+        wide = min(WIDTH, 0.75 * len(present) + 0.6)
+        figure = Figure(figsize=(wide, 0.4 + wide * 3 / len(present)))
+        axes = figure.add_subplot()
+        axes.imshow(sheet, interpolation="none")
+        names = [run.classes[label] for label in present]
+        axes.set_xticks((np.arange(len(present)) + 0.5) * step, labels=names)
+        axes.set_yticks([])
+        axes.tick_params(length=0, top=False, labeltop=True, labelbottom=False)
+        axes.spines[:].set_visible(False)
+    return figure
+
+
+# ------------------------------------------------------------------ counts
+
+
+def support(stage: StageEvidence) -> NDArray[np.float64]:
+    """Mean number of frozen and of active prompts that an image selects, `[L, 2]`."""
+    means = [routed.support.double().mean(0).numpy() for routed in stage.routing]
+    return np.asarray(np.mean(means, axis=0), np.float64)
+
+
+def support_figure(run: ShownRun) -> Figure:
+    stages = [stage for stage in run.evidence if stage.routing]
+    with rc_context(STYLE):
+        figure = Figure(figsize=(WIDTH, 0.6 + 1.25 * -(-len(stages) // 2)))
+        for place, stage in enumerate(stages, 1):
+            axes = figure.add_subplot(-(-len(stages) // 2), 2, place)
+            counts = support(stage)
+            layers = np.arange(len(counts))
+            axes.bar(layers, counts[:, 0], color=GREY, label="frozen")
+            axes.bar(layers, counts[:, 1], bottom=counts[:, 0], color=BLUE, label="active")
+            axes.set_title(f"after stage {stage.number}", size=9)
+            axes.set_xticks(layers)
+            axes.tick_params(length=0, labelsize=8)
+        figure.supxlabel("layer", size=10)
+        figure.supylabel("prompts selected", size=10)
+        handles = figure.axes[0].get_legend_handles_labels()
+        figure.legend(*handles, loc="outside upper center", ncols=2)
+    return figure
+
+
+def support_table(run: ShownRun) -> Table:
+    rows: list[Sequence[str | Cell]] = []
+    stages = [stage for stage in run.evidence if stage.routing]
+    for stage in stages:
+        counts = support(stage)
+        for kind, name in enumerate(("frozen", "active")):
+            cells = [Cell(f"{value:.1f}", float(value)) for value in counts[:, kind]]
+            rows.append([f"stage {stage.number}, {name}", *cells])
+    layers = len(support(stages[0]))
+    return Table(
+        "Mean number of prompts that an image selects",
+        ["Prompts", *(f"layer {layer}" for layer in range(layers))],
+        rows,
+    )
+
+
+def frequency(stage: StageEvidence) -> NDArray[np.float64]:
+    """The share of images that select each prompt `[N]`, mean over layers and domains."""
+    return np.asarray(np.mean([r.frequency.numpy() for r in stage.routing], axis=(0, 1)))
+
+
+def frequency_figure(run: ShownRun) -> Figure:
+    stages = [stage for stage in run.evidence if stage.routing]
+    with rc_context(STYLE):
+        figure = Figure(figsize=(WIDTH, 0.5 + 1.0 * len(stages)))
+        for place, stage in enumerate(stages, 1):
+            axes = figure.add_subplot(len(stages), 1, place)
+            shares = frequency(stage)
+            frozen = stage.pool["frozen"] if stage.pool is not None else 0
+            # Steps, not bars: one path each instead of hundreds of rectangles.
+            edges = np.arange(len(shares) + 1) - 0.5
+            axes.stairs(shares[:frozen], edges[: frozen + 1], fill=True, color=GREY)
+            axes.stairs(shares[frozen:], edges[frozen:], fill=True, color=BLUE)
+            axes.set_title(f"after stage {stage.number}", size=9)
+            axes.set_ylim(0, 1.02)
+            axes.set_xlim(-0.5, len(frequency(stages[-1])) - 0.5)
+        figure.supxlabel("prompt", size=10)
+        figure.supylabel("share of images", size=10)
+    return figure
+
+
+def frequency_table(run: ShownRun) -> Table:
+    rows: list[Sequence[str | Cell]] = []
+    for stage in (stage for stage in run.evidence if stage.routing):
+        shares = frequency(stage)
+        frozen = stage.pool["frozen"] if stage.pool is not None else 0
+        for name, part in (("frozen", shares[:frozen]), ("active", shares[frozen:])):
+            if len(part):
+                never = int((part == 0).sum())
+                rows.append(
+                    [
+                        f"stage {stage.number}, {name}",
+                        Cell(str(len(part)), len(part)),
+                        *(
+                            Cell(f"{v:.3f}", float(v))
+                            for v in (part.min(), part.mean(), part.max())
+                        ),
+                        Cell(str(never), never),
+                    ]
+                )
+    return Table(
+        "How often prompts are selected",
+        ["Prompts", "Number", "Least", "Mean", "Most", "Never selected"],
+        rows,
+    )
+
+
+# ------------------------------------------------------------------ likeness
+
+
+def likeness_figure(run: ShownRun, stages: Sequence[StageEvidence]) -> Figure:
+    across = min(len(stages), 4)
+    down = -(-len(stages) // across)
+    with rc_context(STYLE):
+        figure = Figure(figsize=(max(WIDTH, 2.0 * across), 2.1 * down + 0.2))
+        ends: list[int] = []
+        for place, stage in enumerate(stages, 1):
+            assert stage.likeness is not None
+            cosines = stage.likeness.float().numpy().astype(np.float64)
+            axes = figure.add_subplot(down, across, place)
+            picture = np.where(
+                cosines[..., None] < 0, veil(-cosines, ORANGE, 1.0), veil(cosines, BLUE, 1.0)
+            )
+            axes.imshow(picture, interpolation="none")
+            for end in ends:
+                axes.axhline(end - 0.5, color=INK, alpha=0.5, lw=0.6)
+                axes.axvline(end - 0.5, color=INK, alpha=0.5, lw=0.6)
+            if not ends or len(cosines) > ends[-1]:
+                ends.append(len(cosines))
+            axes.set_title(f"after stage {stage.number}", size=9)
+            axes.tick_params(length=0, labelsize=8)
+    return figure
+
+
+def likeness_table(run: ShownRun, stages: Sequence[StageEvidence]) -> Table:
+    """Mean size of the cosine between different prompts: old, new, and old with new."""
+    rows: list[Sequence[str | Cell]] = []
+    for stage in stages:
+        assert stage.likeness is not None
+        cosines = np.abs(stage.likeness.float().numpy().astype(np.float64))
+        frozen = stage.pool["frozen"] if stage.pool is not None else 0
+        parts = (_pairs(cosines[:frozen, :frozen]), _pairs(cosines[frozen:, frozen:]))
+        between = float(cosines[:frozen, frozen:].mean()) if 0 < frozen < len(cosines) else None
+        numbers = [*parts, between, _largest(cosines)]
+        rows.append(
+            [
+                f"stage {stage.number}",
+                *(Cell("–" if v is None else f"{v:.3f}", v) for v in numbers),
+            ]
+        )
+    return Table(
+        "Mean size of the cosine between two different prompts",
+        ["After", "Among frozen", "Among active", "Frozen with active", "Largest of all"],
+        rows,
+    )
+
+
+def _pairs(cosines: NDArray[np.float64]) -> float | None:
+    """The mean off the diagonal."""
+    count = len(cosines)
+    if count < 2:
+        return None
+    return float((cosines.sum() - np.trace(cosines)) / (count * (count - 1)))
+
+
+def _largest(cosines: NDArray[np.float64]) -> float | None:
+    if len(cosines) < 2:
+        return None
+    return float(cosines[~np.eye(len(cosines), dtype=bool)].max())
+
+
+def _file(name: str) -> str:
+    """A name that any disk can bear."""
+    return "".join(sign if sign.isalnum() else "-" for sign in name.lower())[:40]

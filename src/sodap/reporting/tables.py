@@ -1,0 +1,238 @@
+"""Many runs as one table a stream: what each method scored, what it cost, and who beats whom."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+from sodap.errors import SodapError
+from sodap.evaluation import (
+    Difference,
+    Spread,
+    accuracy,
+    constant_confusions,
+    macro_f1,
+    paired_bootstrap,
+    spread,
+    summary,
+)
+from sodap.methods import find_method, method_names
+from sodap.storage import read_json
+
+Record = Mapping[str, Any]
+
+MAIN = "residual-sodap"
+CONSTANT = "constant"
+"""The row of the classifier that always answers the most frequent class of the first domain."""
+
+
+@dataclass(frozen=True)
+class Metric:
+    """One column: how it is called, and where in a record it stands."""
+
+    key: str
+    title: str
+    better: int
+    """1 if more is better, -1 if less is, 0 for what has a price but no winner."""
+    of: Callable[[Record], float | None]
+    unit: str = "score"
+    """score | count | bytes | speed"""
+    short: str | None = None
+    """A title for a narrow terminal, where the usual one is too wide."""
+
+
+def _score(name: str, measure: str = "accuracy") -> Callable[[Record], float | None]:
+    return lambda record: summary(record["R"][measure])[name]
+
+
+def _stored(record: Record) -> float:
+    """After the last stage; kept results hold the sum alone."""
+    last = record["stages"][-1]
+    if "stored_bytes" in last:
+        return float(last["stored_bytes"])
+    return float(sum(asset["bytes"] for asset in last["stored"]))
+
+
+def _speed(kind: str) -> Callable[[Record], float | None]:
+    return lambda record: record.get("throughput", {}).get(kind)
+
+
+METRICS: Mapping[str, Metric] = {
+    metric.key: metric
+    for metric in (
+        Metric("average_accuracy", "AvgACC", 1, _score("average_accuracy")),
+        Metric("average_forgetting", "AvgF", -1, _score("average_forgetting")),
+        Metric("final_average", "final", 1, _score("final_average")),
+        Metric("backward_transfer", "BWT", 1, _score("backward_transfer")),
+        Metric("macro_f1", "macro-F1", 1, _score("final_average", "macro_f1")),
+        Metric(
+            "trainable_parameters",
+            "trainable",
+            0,
+            lambda record: max(stage["trainable_parameters"] for stage in record["stages"]),
+            "count",
+        ),
+        Metric("stored_bytes", "stored", 0, _stored, "bytes"),
+        Metric("train_speed", "train images/s", 0, _speed("train"), "speed", "train/s"),
+        Metric("inference_speed", "test images/s", 0, _speed("inference"), "speed", "test/s"),
+    )
+}
+
+
+def find_metrics(names: Iterable[str]) -> list[Metric]:
+    """Metrics by key or title; all of them where none is named."""
+    known = {name.lower(): m for m in METRICS.values() for name in (m.key, m.title)}
+    chosen = []
+    for name in names:
+        if name.lower() not in known:
+            raise SodapError(f"no metric is called '{name}'; there are: {', '.join(METRICS)}")
+        chosen.append(known[name.lower()])
+    return chosen or list(METRICS.values())
+
+
+@dataclass(frozen=True)
+class StreamTable:
+    """All that was measured on one stream with one backbone."""
+
+    stream: str
+    backbone: str
+    domains: Sequence[str]
+    numbers: Mapping[str, Mapping[str, Mapping[int, float]]]
+    """method -> metric -> seed -> number"""
+    constant: Mapping[str, float | None]
+    """The scores of the constant classifier, by metric."""
+    answer: str
+    """The class that the constant classifier answers."""
+
+    @property
+    def title(self) -> str:
+        return f"{self.stream}, {self.backbone}"
+
+    @cached_property
+    def methods(self) -> list[str]:
+        """The most accurate first; the order of the alphabet where they are equal."""
+
+        def rank(method: str) -> tuple[float, str]:
+            found = self.spread(method, "average_accuracy")
+            return (-found.mean if found else 0.0, method)
+
+        return sorted(self.numbers, key=rank)
+
+    @property
+    def contenders(self) -> list[str]:
+        """Without methods that see all domains at once: those are a bound, not a rival."""
+        return [method for method in self.methods if not is_bound(method)]
+
+    def seeds(self, method: str) -> list[int]:
+        return sorted(self.numbers[method]["average_accuracy"])
+
+    def spread(self, method: str, metric: str) -> Spread | None:
+        """None where the metric is not defined, such as forgetting after one stage."""
+        found = self.numbers[method][metric]
+        return spread([found[seed] for seed in sorted(found)]) if found else None
+
+    def difference(self, first: str, second: str, metric: str) -> Difference | None:
+        """`first` minus `second` over the seeds that both have; None where there are none."""
+        one, other = self.numbers[first][metric], self.numbers[second][metric]
+        shared = sorted(one.keys() & other.keys())
+        if not shared:
+            return None
+        return paired_bootstrap([one[seed] for seed in shared], [other[seed] for seed in shared])
+
+    def best(self, metric: Metric) -> set[str]:
+        """The winners among the contenders, as far as three digits can tell."""
+        found = {method: self.spread(method, metric.key) for method in self.contenders}
+        means = {method: round(each.mean, 3) for method, each in found.items() if each is not None}
+        if not metric.better or not means:
+            return set()
+        top = max(mean * metric.better for mean in means.values())
+        return {method for method, mean in means.items() if mean * metric.better == top}
+
+    def rival(self, asked: str | None) -> str | None:
+        """The method that all others are compared with; None where there is nothing to compare."""
+        if asked is not None and asked not in self.numbers:
+            raise SodapError(
+                f"no run of '{asked}' is among those on {self.stream}; "
+                f"there are: {', '.join(self.methods)}"
+            )
+        if len(self.methods) < 2:
+            return None
+        return asked or (MAIN if MAIN in self.numbers else (self.contenders or self.methods)[0])
+
+
+def is_bound(method: str) -> bool:
+    """Whether a method is given the images of all domains; unknown ones are believed not to be."""
+    return method in method_names() and find_method(method).learns_all_domains
+
+
+def find_records(places: Iterable[Path]) -> tuple[list[Record], int]:
+    """The records of finished runs in folders and files, and how many runs are not finished."""
+    records: list[Record] = []
+    unfinished = 0
+    for place in places:
+        if not place.exists():
+            raise SodapError(f"there is nothing at {place}")
+        for path in _record_files(place) if place.is_dir() else [place]:
+            record = read_json(path)
+            if not {"config", "stream", "R"} <= record.keys():
+                raise SodapError(f"{path} is not the record of a run")
+            if record.get("status", "finished") == "finished":
+                records.append(record)
+            else:
+                unfinished += 1
+    if not records:
+        more = f"; {unfinished} are not finished" if unfinished else ""
+        raise SodapError(f"no finished run is at {', '.join(map(str, places))}{more}")
+    return records, unfinished
+
+
+def _record_files(folder: Path) -> list[Path]:
+    """All but those of candidates in a search, which were never tested."""
+    found = folder.rglob("record.json")
+    return sorted(path for path in found if "search" not in path.relative_to(folder).parts)
+
+
+def make_tables(records: Iterable[Record]) -> list[StreamTable]:
+    """One table for each stream and backbone, in the order in which they come."""
+    groups: dict[tuple[str, str], dict[str, dict[int, Record]]] = {}
+    for record in records:
+        config, backbone = record["config"], record["backbone"]
+        key = record["stream"]["name"], f"{backbone['name']} at {backbone['image_size']} pixels"
+        runs = groups.setdefault(key, {}).setdefault(config["method"], {})
+        if config["seed"] in runs:
+            raise SodapError(
+                f"two runs are of {config['method']} with seed {config['seed']} on {key[0]}; "
+                f"a table needs one setting of each method"
+            )
+        runs[config["seed"]] = record
+    return [_table(*key, methods) for key, methods in groups.items()]
+
+
+def _table(stream: str, backbone: str, methods: Mapping[str, Mapping[int, Record]]) -> StreamTable:
+    numbers: dict[str, dict[str, dict[int, float]]] = {}
+    for method, runs in methods.items():
+        numbers[method] = {key: {} for key in METRICS}
+        for seed, record in runs.items():
+            for key, metric in METRICS.items():
+                value = metric.of(record)
+                if value is not None:
+                    numbers[method][key][seed] = float(value)
+    some = next(iter(next(iter(methods.values())).values()))
+    constant, answer = _constant(some)
+    domains = [domain["name"] for domain in some["stream"]["domains"]]
+    return StreamTable(stream, backbone, domains, numbers, constant, answer)
+
+
+def _constant(record: Record) -> tuple[dict[str, float | None], str]:
+    """The constant classifier on the stream of `record`: its scores, and what it answers."""
+    domains = record["stream"]["domains"]
+    first = domains[0]["counts"]["train"]
+    confusions = constant_confusions(first, [domain["counts"]["test"] for domain in domains])
+    stages = len(record["R"]["accuracy"])  # it learns nothing: every row of R is the same
+    scores = summary([[accuracy(matrix) for matrix in confusions]] * stages)
+    f1 = summary([[macro_f1(matrix) for matrix in confusions]] * stages)["final_average"]
+    answer = record["stream"]["classes"][first.index(max(first))]
+    return {**scores, "macro_f1": f1, "trainable_parameters": 0.0, "stored_bytes": 0.0}, answer

@@ -1,0 +1,101 @@
+"""Who wins on a stream, by how much, and whether the seeds can tell, in plain sentences."""
+
+from __future__ import annotations
+
+from sodap.evaluation import Difference
+from sodap.reporting.tables import MAIN, METRICS, StreamTable, is_bound
+
+ACCURACY, FORGETTING = "average_accuracy", "average_forgetting"
+
+
+def verdict(table: StreamTable) -> str:
+    sentences = [
+        _winner(table),
+        _of_main(table),
+        _forgetting(table),
+        _constant(table),
+        _bound(table),
+    ]
+    return " ".join(sentence for sentence in sentences if sentence)
+
+
+def _winner(table: StreamTable) -> str:
+    ranked = table.contenders
+    if not ranked:
+        return ""
+    first = f"`{ranked[0]}` has the highest AvgACC, {_mean(table, ranked[0], ACCURACY)}"
+    if len(ranked) == 1:
+        return f"{first}; there is nothing to compare it with."
+    gap = table.difference(ranked[0], ranked[1], ACCURACY)
+    if gap is None:
+        return f"{first}, and `{ranked[1]}` is next; they share no seed."
+    return f"{first}. The next, `{ranked[1]}`, is {_size(gap)} behind{_trust(gap)}."
+
+
+def _of_main(table: StreamTable) -> str:
+    ranked = table.contenders
+    if MAIN not in ranked[1:]:
+        return ""
+    place = f"`{MAIN}` is number {ranked.index(MAIN) + 1} of {len(ranked)}"
+    gap = table.difference(ranked[0], MAIN, ACCURACY)
+    if gap is None:
+        return f"{place}."
+    return f"{place}, {_size(gap)} behind `{ranked[0]}`{_trust(gap)}."
+
+
+def _forgetting(table: StreamTable) -> str:
+    """Not forgetting is easy for whoever learns little, so it is told after the accuracy."""
+    forgot = {m: table.spread(m, FORGETTING) for m in table.contenders}
+    known = {method: each.mean for method, each in forgot.items() if each is not None}
+    if len(known) < 2:
+        return ""
+    least = sorted(table.best(METRICS[FORGETTING]))
+    names = " and ".join(f"`{method}`" for method in least)
+    told = f"{names} forget{'s' * (len(least) == 1)} least, AvgF {known[least[0]]:.3f}"
+    if MAIN not in known or MAIN in least:
+        return f"{told}."
+    gap = table.difference(MAIN, least[0], FORGETTING)
+    if gap is None:
+        return f"{told}."
+    return f"{told}; `{MAIN}` forgets {_size(gap)} more{_trust(gap)}."
+
+
+def _constant(table: StreamTable) -> str:
+    bar = table.constant[ACCURACY]
+    assert bar is not None
+    below = []
+    for method in table.methods:
+        found = table.spread(method, ACCURACY)
+        if found is not None and found.mean <= bar:
+            below.append(f"`{method}`")
+    told = f"Always answering '{table.answer}' has an AvgACC of {bar:.3f}"
+    if not below:
+        return f"{told}, less than every method here."
+    return f"{told}; no better {'is' if len(below) == 1 else 'are'} {', '.join(below)}."
+
+
+def _bound(table: StreamTable) -> str:
+    bounds = [method for method in table.methods if is_bound(method)]
+    if not bounds:
+        return ""
+    told = ", ".join(f"`{method}` {_mean(table, method, ACCURACY)}" for method in bounds)
+    return f"Given the images of all domains so far, which is a bound and no rival: {told}."
+
+
+def _mean(table: StreamTable, method: str, metric: str) -> str:
+    found = table.spread(method, metric)
+    return "–" if found is None else f"{found.mean:.3f}"
+
+
+def _size(gap: Difference) -> str:
+    if gap.low is None or gap.high is None:
+        return f"{gap.mean:.3f}"
+    return f"{gap.mean:.3f} ({gap.low:.3f} to {gap.high:.3f})"
+
+
+def _trust(gap: Difference) -> str:
+    if gap.low is None:
+        return ", by one seed, which tells nothing of the noise"
+    if gap.sign:
+        return ", which is more than the noise between seeds"
+    return ", which is within the noise between seeds"

@@ -1,0 +1,269 @@
+"""The grid's bookkeeping, in this process; real workers are in test_workers and the CLI's tests."""
+
+from __future__ import annotations
+
+import json
+from collections import deque
+from collections.abc import Callable, Generator, Mapping
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+from tests.conftest import make_split, make_stream
+
+import sodap.experiments.grid as grid_module
+import sodap.streams.registry as stream_registry
+from sodap.errors import SodapError
+from sodap.experiments import Grid, GridObserver, Observer, Task, grid_names, read_grid, run
+from sodap.experiments.workers import Report, _attempt
+from sodap.methods import Sequential, method_names
+from sodap.streams import Stage, Stream
+
+QUICK = ["epochs=1", "batch_size=16", "device=cpu"]
+
+
+def in_this_process(
+    tasks: deque[Task], work: Callable[[Task], Any], jobs: int
+) -> Generator[Report[Task]]:
+    while tasks:
+        task = tasks.popleft()
+        yield Report(task, *_attempt(work, task))
+
+
+class Watcher(GridObserver):
+    def __init__(self) -> None:
+        self.total = 0
+        self.done: list[str] = []
+        self.failed: list[str] = []
+
+    def planned(self, tasks: int, finished: int) -> None:
+        self.total = tasks
+
+    def task_done(self, task: Task, result: Mapping[str, Any]) -> None:
+        self.done.append(task.label)
+
+    def task_failed(self, task: Task, error: str) -> None:
+        self.failed.append(task.label)
+
+
+@pytest.fixture(autouse=True)
+def quick_searches_of_stripes(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(grid_module, "work_off", in_this_process)
+    monkeypatch.setattr(Sequential, "candidates", ({"lr": 1e-3}, {"lr": 1e-2}))
+    monkeypatch.setitem(stream_registry._FACTORIES, "stripes", lambda: make_stream(domains=3))
+    grid_module._kept.cache_clear()
+
+
+def a_grid(out: Path, methods: str = "ridge sequential", seeds: int = 2, **more: Any) -> Grid:
+    changes = more.pop("changes", QUICK)
+    return Grid(["stripes"], methods.split(), range(seeds), out, changes, **more)
+
+
+def record(out: Path, method: str, seed: int) -> dict[str, Any]:
+    path = out / "stripes" / method / f"s{seed}" / "record.json"
+    content: dict[str, Any] = json.loads(path.read_text())
+    return content
+
+
+def test_a_grid_searches_then_runs_then_has_nothing_to_do(tmp_path: Path) -> None:
+    watcher = Watcher()
+    outcome = a_grid(tmp_path, command=["sodap", "bench"]).run(watcher)
+    assert (outcome.done, outcome.finished, outcome.failures) == (4, 0, {})
+    assert watcher.total == len(watcher.done) == 6
+    assert [label.split(" search")[0] for label in watcher.done[:2]] == ["stripes sequential"] * 2
+
+    search = json.loads((tmp_path / "stripes" / "sequential" / "search.json").read_text())
+    scores = [each["score"] for each in search["candidates"]]
+    assert search["chosen"] == search["candidates"][scores.index(max(scores))]["setting"]
+    assert not (tmp_path / "stripes" / "sequential" / "search").exists()
+    assert not (tmp_path / "stripes" / "ridge" / "search.json").exists()
+
+    found = record(tmp_path, "sequential", 1)
+    assert found["status"] == "finished"
+    assert found["config"]["training"]["lr"] == search["chosen"]["lr"]
+    assert found["config"]["seed"] == 1
+    assert found["search"]["candidates"] == search["candidates"]
+    assert found["jobs"] == 1
+    assert found["command"] == ["sodap", "bench"]
+    assert record(tmp_path, "ridge", 0)["search"] is None
+    assert len(found["R"]["accuracy"]) == 3
+
+    again = Watcher()
+    outcome = a_grid(tmp_path).run(again)
+    assert (outcome.done, outcome.finished, again.total) == (0, 4, 0)
+    more = Watcher()
+    outcome = a_grid(tmp_path, seeds=3).run(more)
+    assert (outcome.done, outcome.finished) == (2, 4)
+    assert sorted(more.done) == ["stripes ridge seed 2", "stripes sequential seed 2"]
+
+
+def test_the_speed_of_a_run_is_in_its_record(tmp_path: Path) -> None:
+    a_grid(tmp_path, seeds=1, changes=[*QUICK, "lr=0.01"]).run()
+    trained, solved = record(tmp_path, "sequential", 0), record(tmp_path, "ridge", 0)
+    rows = (tmp_path / "stripes/sequential/s0/log.jsonl").read_text().splitlines()
+    speeds = [json.loads(row)["images_per_second"] for row in rows]
+    assert len(speeds) == 3
+    assert trained["throughput"]["train"] == pytest.approx(sum(speeds[1:]) / 2)
+    assert solved["throughput"]["train"] is None
+    for found in (trained, solved):
+        looks = [stage["evaluation"] for stage in found["stages"]]
+        assert [look["images"] for look in looks] == [36, 36, 36]
+        seconds = sum(look["seconds"] for look in looks)
+        assert found["throughput"]["inference"] == pytest.approx(108 / seconds)
+        assert found["stages"][0]["peak_gpu_bytes"] is None
+
+
+def test_no_test_image_and_no_later_domain_has_a_say(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def other() -> Stream:
+        stream = make_stream(domains=3)
+        domains = [
+            replace(domain, test=make_split(30, 3, 200.0, 99 + number))
+            for number, domain in enumerate(stream.domains)
+        ]
+        domains[2] = replace(domains[2], train=make_split(9, 3, 250.0, 5))
+        return replace(stream, domains=tuple(domains))
+
+    searches = []
+    for place in ("one", "two"):
+        a_grid(tmp_path / place, "sequential", seeds=1).run()
+        path = tmp_path / place / "stripes" / "sequential" / "search.json"
+        searches.append(json.loads(path.read_text())["candidates"])
+        monkeypatch.setitem(stream_registry._FACTORIES, "stripes", other)
+        grid_module._kept.cache_clear()
+    assert searches[0] == searches[1]
+    first, second = (record(tmp_path / place, "sequential", 0) for place in ("one", "two"))
+    assert first["R"] != second["R"]
+
+
+def test_without_a_search_the_defaults_are_taken(tmp_path: Path) -> None:
+    watcher = Watcher()
+    a_grid(tmp_path, "sequential", seeds=1, search=False).run(watcher)
+    assert watcher.done == ["stripes sequential seed 0"]
+    assert record(tmp_path, "sequential", 0)["config"]["training"]["lr"] == 1e-3
+
+
+def test_a_failure_costs_its_run_and_is_tried_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def faulty(config: Any, folder: Path, **more: Any) -> dict[str, Any]:
+        if config.method == "ridge" and config.seed == 0:
+            raise ValueError("bad luck")
+        return run(config, folder, **more)
+
+    monkeypatch.setattr(grid_module, "run", faulty)
+    watcher = Watcher()
+    outcome = a_grid(tmp_path, "ridge").run(watcher)
+    assert outcome.failures == {"stripes ridge seed 0": "ValueError: bad luck"}
+    assert outcome.done == 1
+    assert watcher.failed == ["stripes ridge seed 0"]
+    trace = tmp_path / "stripes" / "ridge" / "s0.error.txt"
+    assert "in faulty" in trace.read_text()
+
+    monkeypatch.setattr(grid_module, "run", run)
+    outcome = a_grid(tmp_path, "ridge").run()
+    assert (outcome.done, outcome.finished, outcome.failures) == (1, 1, {})
+    assert not trace.exists()
+
+
+def broken(at: float, error: Exception) -> Callable[..., dict[str, Any]]:
+    """`run`, but for candidates with a learning rate of `at`."""
+
+    def partly(config: Any, folder: Path, **more: Any) -> dict[str, Any]:
+        if config.training.lr == at and folder.parent.name == "search":
+            raise error
+        return run(config, folder, **more)
+
+    return partly
+
+
+def test_a_candidate_that_breaks_is_not_chosen(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    diverged = SodapError("training broke in stage 1, epoch 1: ce is no finite number")
+    monkeypatch.setattr(grid_module, "run", broken(1e-2, diverged))
+    outcome = a_grid(tmp_path, "sequential", seeds=1).run()
+    assert (outcome.done, outcome.failures) == (1, {})
+    search = json.loads((tmp_path / "stripes" / "sequential" / "search.json").read_text())
+    assert search["candidates"][1]["score"] is None
+    assert search["chosen"] == {"lr": 1e-3}
+
+
+def test_a_candidate_that_met_an_accident_is_tried_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(grid_module, "run", broken(1e-3, MemoryError("too much")))
+    outcome = a_grid(tmp_path, seeds=1).run()
+    assert list(outcome.failures) == ["stripes sequential search lr=0.001"]
+    assert (outcome.done, outcome.waiting) == (1, 1)  # ridge is none the worse
+    assert not (tmp_path / "stripes" / "sequential" / "search.json").exists()
+
+    monkeypatch.setattr(grid_module, "run", run)
+    outcome = a_grid(tmp_path, seeds=1).run()
+    assert (outcome.done, outcome.finished, outcome.failures) == (1, 1, {})
+
+
+def test_an_interrupted_run_goes_on(tmp_path: Path) -> None:
+    class Stopper(Observer):
+        def stage_done(self, stage: Stage, record: Mapping[str, Any]) -> None:
+            if stage.number == 2:
+                raise KeyboardInterrupt
+
+    whole, halved = (a_grid(tmp_path / n, "sequential", 1, search=False) for n in ("one", "two"))
+    whole.run()
+    folder = tmp_path / "two" / "stripes" / "sequential" / "s0"
+    with pytest.raises(KeyboardInterrupt):
+        run(halved.config("stripes", "sequential", 0), folder, observer=Stopper())
+    assert record(tmp_path / "two", "sequential", 0)["status"] == "interrupted"
+    assert halved.run().done == 1
+    confusions = [record(tmp_path / n, "sequential", 0)["confusions"] for n in ("one", "two")]
+    assert confusions[0] == confusions[1]
+
+
+def test_other_settings_need_another_folder(tmp_path: Path) -> None:
+    a_grid(tmp_path, "sequential", 1, search=False).run()
+    with pytest.raises(SodapError, match="another training"):
+        a_grid(tmp_path, "sequential", 1, search=False, changes=[*QUICK, "lr=0.5"]).run()
+
+
+@pytest.mark.parametrize(
+    ("changes", "words"),
+    [
+        ({"changes": ["seed=3"]}, "give --seeds instead"),
+        ({"changes": ["colour=blue"]}, "'colour' is no key"),
+        ({"changes": ["weights=nowhere.pth"]}, "no weights file"),
+        ({"changes": ["backbone=nothing"]}, "no backbone is called"),
+        ({"methods": ["magic"]}, "no method is called 'magic'"),
+        ({"methods": ["ridge", "ridge"]}, "each once"),
+        ({"streams": ["a/x", "b/x"]}, "same name"),
+        ({"streams": []}, "one or more streams"),
+        ({"seeds": [999_983]}, "searches use it"),
+    ],
+)
+def test_mistakes_are_found_before_the_first_run(
+    tmp_path: Path, changes: dict[str, Any], words: str
+) -> None:
+    with pytest.raises(SodapError, match=words):
+        replace(a_grid(tmp_path / "out"), **changes).run()
+    assert not (tmp_path / "out").exists()
+
+
+def test_table1_is_every_method() -> None:
+    assert "table1" in grid_names()
+    recipe = read_grid("table1")
+    assert recipe.method_names() == method_names()
+    assert recipe.seeds == 5
+    assert "lr" not in recipe.settings
+
+
+def test_a_grid_of_ones_own(tmp_path: Path) -> None:
+    file = tmp_path / "mine.yaml"
+    file.write_text("methods: [ridge]\nseeds: 2\n")
+    assert read_grid(str(file)).method_names() == ["ridge"]
+    file.write_text("method: ridge\n")
+    with pytest.raises(SodapError, match="'method': extra inputs"):
+        read_grid(str(file))
+    with pytest.raises(SodapError, match="no grid is called 'table9'; there are: table1"):
+        read_grid("table9")

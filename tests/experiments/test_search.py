@@ -1,0 +1,86 @@
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from tests.conftest import make_stream
+
+from sodap.errors import SodapError
+from sodap.experiments import load_config
+from sodap.experiments.search import (
+    SEED,
+    as_changes,
+    choose,
+    for_the_record,
+    read_search,
+    settings_to_compare,
+    validation_twin,
+    write_search,
+)
+from sodap.methods import find_method, method_names
+from sodap.methods.base import BUDGET
+
+RATES = [{"lr": 3e-4}, {"lr": 1e-3}, {"lr": 3e-3}, {"lr": 1e-2}]
+BASE = load_config("sequential", [f"seed={SEED}", "epochs=1"])
+
+
+@pytest.mark.parametrize("method", method_names())
+def test_every_method_has_the_same_budget_and_settings_that_it_knows(method: str) -> None:
+    compared = settings_to_compare(method)
+    if not find_method(method).learns_by_gradient:
+        assert compared == []
+        return
+    assert 2 <= len(compared) <= BUDGET
+    configs = [load_config("default", [f"method={method}", *as_changes(s)]) for s in compared]
+    assert len({config.model_dump_json() for config in configs}) == len(compared)
+
+
+def test_what_the_user_fixes_is_not_searched() -> None:
+    assert settings_to_compare("sequential") == RATES
+    assert settings_to_compare("sequential", ["epochs=3"]) == RATES
+    assert settings_to_compare("sequential", ["lr=0.5"]) == []
+    assert settings_to_compare("ridge") == []
+
+
+def test_a_setting_as_a_user_would_write_it() -> None:
+    setting = {"lr": 3e-05, "context": "cls", "distill": False}
+    changes = as_changes(setting)
+    assert changes == ["lr=3e-05", "context=cls", "distill=false"]
+    config = load_config("default", changes)
+    assert config.training.lr == 3e-5
+    assert config.options == {"context": "cls", "distill": False}
+
+
+def test_the_twin_holds_two_stages_and_no_test_image() -> None:
+    stream = make_stream(domains=3)
+    twin = validation_twin(stream)
+    assert len(twin) == len(twin.tested) == 2
+    for domain, original in zip(twin.domains, stream.domains, strict=False):
+        assert domain.test is original.val
+        assert torch.equal(domain.train.images, original.train.images)
+    assert len(validation_twin(make_stream(domains=1))) == 1
+
+
+def test_the_best_score_wins_and_the_earlier_of_equals() -> None:
+    search = choose(BASE, RATES, [0.5, 0.7, 0.7, None], {"gpu": None})
+    assert search["chosen"] == {"lr": 1e-3}
+    assert search["candidates"][3] == {"setting": {"lr": 1e-2}, "score": None}
+    assert (search["budget"], search["seed"]) == (BUDGET, SEED)
+    assert search["environment"] == {"gpu": None}
+    assert for_the_record(search).keys() == {"what", "budget", "seed", "candidates", "chosen"}
+    with pytest.raises(SodapError, match="no setting of sequential"):
+        choose(BASE, RATES, [None] * 4, {})
+
+
+def test_a_search_is_used_again_for_the_same_question_only(tmp_path: Path) -> None:
+    assert read_search(tmp_path, BASE, RATES) is None
+    search: dict[str, Any] = choose(BASE, RATES, [0.5, 0.7, 0.6, 0.1], {})
+    write_search(tmp_path, search)
+    assert read_search(tmp_path, BASE, RATES) == search
+    with pytest.raises(SodapError, match="compared other settings"):
+        read_search(tmp_path, BASE, RATES[:2])
+    other = load_config("sequential", [f"seed={SEED}", "epochs=2"])
+    with pytest.raises(SodapError, match="another training"):
+        read_search(tmp_path, other, RATES)

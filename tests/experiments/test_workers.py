@@ -1,0 +1,44 @@
+"""Real processes, one of which is really killed."""
+
+from __future__ import annotations
+
+import os
+import signal
+from collections import deque
+
+import pytest
+
+from sodap.errors import SodapError
+from sodap.experiments.workers import Report, work_off
+
+
+def work(task: str) -> tuple[int, str]:
+    match task:
+        case "die":
+            os.kill(os.getpid(), signal.SIGKILL)
+        case "fail":
+            raise ValueError("no luck")
+        case "refuse":
+            raise SodapError("give another file")
+    return os.getpid(), task
+
+
+@pytest.mark.slow
+def test_a_worker_that_dies_costs_its_task_only() -> None:
+    tasks = deque(["one", "die", "fail", "refuse", "two"])
+    reports: dict[str, Report[str]] = {}
+    for report in work_off(tasks, work, jobs=1):
+        reports[report.task] = report
+        if report.task == "two":
+            tasks.append("late")
+    assert list(reports) == ["one", "die", "fail", "refuse", "two", "late"]
+    assert "died (SIGKILL" in (reports["die"].error or "")
+    assert reports["fail"].error == "ValueError: no luck"
+    assert "in work" in reports["fail"].trace
+    assert (reports["refuse"].error, reports["refuse"].trace) == ("give another file", "")
+    first, second = reports["one"].result[0], reports["two"].result[0]
+    assert reports["late"].result == (second, "late"), "a worker does many tasks"
+    assert first != second
+    for process in (first, second):
+        with pytest.raises(ProcessLookupError):
+            os.kill(process, 0)

@@ -1,0 +1,155 @@
+"""DER++: what is kept, how it is replayed, and what the literal reading does differently."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from sodap.learning import Learner, Training
+from sodap.methods import Der
+from sodap.streams import Stream
+
+TRAINING = Training(epochs=1, batch_size=16)
+
+
+def learner_of(stream: Stream, **options: Any) -> tuple[Learner, Der]:
+    learner = Learner(
+        stream.classes, method="der++", options=options, training=TRAINING, device="cpu"
+    )
+    assert isinstance(learner.method, Der)
+    return learner, learner.method
+
+
+def test_the_losses_one_image_at_a_time(stripes: Stream) -> None:
+    """A buffer smaller than the batch is replayed whole, so the draw plays no part."""
+    learner, model = learner_of(stripes, buffer=5, alpha=0.3, beta=0.9)
+    learner.learn(stripes.domains[0])
+    model.begin_stage(2, [])
+    split = stripes.domains[1].train
+    images = model.backbone.prepare(split.images)
+
+    def view(kept: Tensor, _: torch.Generator) -> Tensor:
+        return model.backbone.prepare(kept.flip(-1))
+
+    model.view = view
+    losses = model.losses(images, split.labels, torch.Generator().manual_seed(3))
+    assert list(losses) == ["ce", "logits", "labels"]
+    kept = model.reservoir
+    squares, surprises = [], []
+    with torch.no_grad():
+        for place in range(5):
+            said = model(view(kept.images[place : place + 1], torch.Generator()))[0]
+            squares += [(said - kept.logits[place]).square().mean()]
+            surprises += [-said.log_softmax(0)[kept.labels[place]]]
+        plain = F.cross_entropy(model(images), split.labels)
+    torch.testing.assert_close(losses["ce"].detach(), plain)
+    expected = 0.3 * torch.stack(squares).mean()
+    torch.testing.assert_close(losses["logits"].detach(), expected, rtol=1e-4, atol=1e-6)
+    expected = 0.9 * torch.stack(surprises).mean()
+    torch.testing.assert_close(losses["labels"].detach(), expected, rtol=1e-4, atol=1e-6)
+
+
+def test_two_draws_of_different_places(stripes: Stream) -> None:
+    learner, model = learner_of(stripes, buffer=20)
+    learner.learn(stripes.domains[0])
+    model.begin_stage(2, [])
+    seen: list[Tensor] = []
+
+    def view(kept: Tensor, _: torch.Generator) -> Tensor:
+        seen.append(kept)
+        return model.backbone.prepare(kept)
+
+    model.view = view
+    split = stripes.domains[1].train.take(8)
+    generator = torch.Generator().manual_seed(0)
+    model.losses(model.backbone.prepare(split.images), split.labels, generator)
+    kept = model.reservoir.images
+    places = [int((kept == image).flatten(1).all(1).nonzero()) for image in seen[0]]
+    first, second = places[:8], places[8:]
+    assert len(set(first)) == len(set(second)) == 8, "no image twice in a draw"
+    assert set(first) != set(second), "the draws are independent"
+
+
+def test_images_are_kept_as_they_were_with_what_the_model_says_of_them(stripes: Stream) -> None:
+    learner, model = learner_of(stripes, buffer=24)
+    assert list(learner.learn(stripes.domains[0]).history[0]["losses"]) == ["ce"]
+    kept, train = model.reservoir, stripes.domains[0].train
+
+    def sorted_rows(images: Tensor, labels: Tensor) -> list[list[int]]:
+        return sorted(torch.cat([images.flatten(1), labels[:, None]], 1).tolist())
+
+    assert sorted_rows(kept.images, kept.labels) == sorted_rows(train.images, train.labels)
+    with torch.no_grad():
+        said = model(model.backbone.prepare(kept.images))
+    torch.testing.assert_close(kept.logits, said, rtol=1e-4, atol=1e-5)
+
+
+def test_the_buffer_is_still_while_a_stage_is_learned(stripes: Stream) -> None:
+    learner, model = learner_of(stripes, buffer=6)
+    learner.learn(stripes.domains[0])
+    before = model.reservoir.images.clone()
+    during: list[Tensor] = []
+    learner.learn(
+        stripes.domains[1], on_epoch=lambda _: during.append(model.reservoir.images.clone())
+    )
+    assert all(torch.equal(before, images) for images in during)
+    assert not torch.equal(before, model.reservoir.images)
+    assert int(model.reservoir.seen) == 48
+    assert model.steps_alike
+
+
+def test_the_literal_buffer_counts_every_epoch(stripes: Stream) -> None:
+    training = Training(epochs=3, patience=3, batch_size=16)
+    options = {"faithful": True, "buffer": 6}
+    learner = Learner(stripes.classes, method="der++", options=options, training=training)
+    model = learner.method
+    assert isinstance(model, Der)
+    assert not model.steps_alike
+    seen: list[int] = []
+    progress = learner.learn(
+        stripes.domains[0], on_epoch=lambda _: seen.append(int(model.reservoir.seen))
+    )
+    assert seen == [24, 48, 72]
+    assert int(model.reservoir.seen) == 24 * progress.best_epoch, "back to the best epoch's"
+    assert list(progress.history[0]["losses"]) == ["ce", "logits", "labels"], "from step 2 on"
+    assert len(model.reservoir) == 6
+
+
+def test_the_literal_buffer_keeps_the_view_and_its_logits(stripes: Stream) -> None:
+    _, model = learner_of(stripes, faithful=True, buffer=4)
+    model.begin_stage(1, [])
+    split = stripes.domains[0].train.take(4)
+    images = model.backbone.prepare(split.images.flip(-1))
+    with torch.no_grad():
+        said = model(images)
+    model.losses(images, split.labels, torch.Generator().manual_seed(0))
+    assert len(model.reservoir) == 0, "nothing enters before the step is taken"
+    model.after_step()
+    assert torch.equal(model.reservoir.images, split.images.flip(-1))
+    assert torch.equal(model.reservoir.labels, split.labels)
+    torch.testing.assert_close(model.reservoir.logits, said)
+
+
+@pytest.mark.parametrize("faithful", [False, True])
+def test_images_are_declared_and_survive_a_round_trip(stripes: Stream, faithful: bool) -> None:
+    learner, model = learner_of(stripes, buffer=30, faithful=faithful)
+    assert [asset.images for asset in model.stored()] == [0]
+    learner.learn(stripes.domains[0])
+    (asset,) = model.stored()
+    assert (asset.kind, asset.images) == ("images", 24)
+    assert asset.bytes == 30 * (3 * 32 * 32 + 8 + 4 * 3) + 8
+
+    _, other = learner_of(stripes, buffer=30, faithful=faithful)
+    other.restore(model.state(), 2)
+    model.begin_stage(2, [])
+    split = stripes.domains[1].train
+    images = model.backbone.prepare(split.images)
+    one, two = (
+        m.losses(images, split.labels, torch.Generator().manual_seed(5)) for m in (model, other)
+    )
+    assert list(one) == ["ce", "logits", "labels"]
+    assert all(torch.equal(one[name], two[name]) for name in one)

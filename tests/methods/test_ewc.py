@@ -1,0 +1,186 @@
+"""Online EWC: the Fisher information against slow and closed forms, and the leash itself."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+from torch.nn.utils import parameters_to_vector
+
+from sodap.learning import Learner, Training
+from sodap.methods import OnlineEwc
+from sodap.methods.ewc import CHUNK, Kind, squared_scores
+from sodap.streams import Stream
+
+TRAINING = Training(epochs=1, batch_size=16, weight_decay=0.5)
+
+
+def learner_of(stream: Stream, **options: Any) -> tuple[Learner, OnlineEwc]:
+    learner = Learner(
+        stream.classes, method="online-ewc", options=options, training=TRAINING, device="cpu"
+    )
+    assert isinstance(learner.method, OnlineEwc)
+    return learner, learner.method
+
+
+def theta_of(model: nn.Module) -> Tensor:
+    return parameters_to_vector(p for p in model.parameters() if p.requires_grad).detach().clone()
+
+
+def naive_scores(model: nn.Module, images: Tensor, labels: Tensor, kind: Kind) -> Tensor:
+    """One image, one label, one backward pass at a time."""
+    trained = [p for p in model.parameters() if p.requires_grad]
+    total = torch.zeros(sum(p.numel() for p in trained), dtype=torch.float64)
+    for image, truth in zip(images, labels.tolist(), strict=True):
+        classes = range(model(image[None]).shape[1]) if kind == "exact" else [truth]
+        for label in classes:
+            log_p = model(image[None]).log_softmax(1)[0, label]
+            weight = 1.0 if kind == "empirical" else log_p.exp().item()
+            gradients = torch.autograd.grad(log_p, trained)
+            total += weight * torch.cat([g.flatten() for g in gradients]).double().square()
+    return total
+
+
+KINDS: list[Kind] = ["exact", "empirical", "mammoth"]
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_fisher_of_the_network(stripes: Stream, kind: Kind) -> None:
+    _, model = learner_of(stripes)
+    model.eval()
+    split = stripes.domains[0].train.take(CHUNK + 1)
+    images = model.backbone.prepare(split.images)
+    found = squared_scores(model, model.theta(), images, split.labels, kind, torch.Generator())
+    expected = naive_scores(model, images, split.labels, kind).float()
+    assert len(found) == model.trainable_count()
+    torch.testing.assert_close(found, expected, rtol=1e-3, atol=1e-5 * float(expected.max()))
+
+
+def softmax_regression() -> tuple[nn.Module, Tensor, Tensor]:
+    generator = torch.Generator().manual_seed(2)
+    model = nn.Sequential(nn.Flatten(), nn.Linear(6, 4))
+    with torch.no_grad():
+        for parameter in model.parameters():
+            parameter.normal_(generator=generator)
+    images = torch.randn(20, 1, 2, 3, generator=generator)
+    return model, images, torch.randint(0, 4, (20,), generator=generator)
+
+
+def test_fisher_of_a_softmax_regression_in_closed_form() -> None:
+    """F of W[c, d] is the mean of p_c (1 - p_c) x_d²; of the bias, without x."""
+    model, images, labels = softmax_regression()
+    theta = dict(model.named_parameters())
+    found = squared_scores(model, theta, images, labels, "exact", torch.Generator())
+    p, x = model(images).detach().double().softmax(1), images.flatten(1).double()
+    variance = p * (1 - p)
+    expected = torch.cat([(variance.T @ x.square()).flatten(), variance.sum(0)])
+    torch.testing.assert_close(found.double(), expected, rtol=1e-4, atol=1e-6)
+
+
+def test_drawn_labels_give_the_exact_fisher_in_the_mean() -> None:
+    model, images, labels = softmax_regression()
+    theta = dict(model.named_parameters())
+    exact = squared_scores(model, theta, images, labels, "exact", torch.Generator())
+    generator = torch.Generator().manual_seed(4)
+    many, wrong = images.repeat(150, 1, 1, 1), torch.zeros(3000, dtype=torch.int64)
+    drawn = squared_scores(model, theta, many, wrong, "mc", generator) / 150
+    torch.testing.assert_close(drawn.sum(), exact.sum(), rtol=0.05, atol=0)
+    torch.testing.assert_close(drawn, exact, rtol=0.3, atol=0.02 * float(exact.max()))
+
+
+def test_the_penalty_pulls_each_weight_by_its_importance(stripes: Stream) -> None:
+    learner, model = learner_of(stripes, strength=7.0)
+    assert list(learner.learn(stripes.domains[0]).history[0]["losses"]) == ["ce"]
+    assert torch.equal(model.anchor, theta_of(model))
+    model.begin_stage(2, [])
+    generator = torch.Generator().manual_seed(0)
+    with torch.no_grad():
+        for parameter in model.theta().values():
+            parameter.add_(0.01 * torch.randn(parameter.shape, generator=generator))
+    split = stripes.domains[1].train
+    losses = model.losses(model.backbone.prepare(split.images), split.labels, generator)
+    moved = (theta_of(model) - model.anchor).double()
+    expected = 7.0 * (model.fisher.double() * moved.square()).sum()
+    assert expected > 0
+    torch.testing.assert_close(losses["penalty"].double(), expected, rtol=1e-4, atol=0)
+    pulls = torch.autograd.grad(losses["penalty"], list(model.theta().values()))
+    found = torch.cat([pull.flatten() for pull in pulls])
+    expected = 2 * 7.0 * model.fisher.double() * moved
+    torch.testing.assert_close(found.double(), expected, rtol=1e-4, atol=1e-9)
+
+
+def test_a_long_leash_and_a_short_one(stripes: Stream) -> None:
+    def way(strength: float) -> float:
+        learner, model = learner_of(stripes, strength=strength, fisher="mc")
+        learner.learn(stripes.domains[0])
+        anchor, fisher = model.anchor.clone(), model.fisher.clone()
+        learner.learn(stripes.domains[1])
+        return float((fisher * (theta_of(model) - anchor).square()).sum())
+
+    assert way(1e5) < 0.5 * way(0.0)
+
+
+def test_fisher_fades_and_the_anchor_is_the_latest(stripes: Stream) -> None:
+    learner, model = learner_of(stripes, gamma=0.25, fisher="empirical", fisher_images=10)
+    for stage, domain in enumerate(stripes.domains, start=1):
+        former = model.fisher.clone()
+        ended = learner.learn(domain).ended["fisher"]
+        assert ended["images"] == 10
+        order = torch.randperm(24, generator=model.randomness.generator("reference order", stage))
+        chosen = order[:10]
+        images = model.backbone.prepare(domain.train.images[chosen])
+        new = naive_scores(model, images, domain.train.labels[chosen], "empirical").float() / 10
+        expected = 0.25 * former + new
+        scale = float(expected.max())
+        torch.testing.assert_close(model.fisher, expected, rtol=1e-3, atol=1e-5 * scale)
+        assert ended["trace"] == pytest.approx(float(new.sum()), rel=1e-3)
+        assert torch.equal(model.anchor, theta_of(model))
+
+
+def test_the_reference_code_counts_the_last_batch_as_full(stripes: Stream) -> None:
+    learner, model = learner_of(stripes, faithful=True, fisher="exact", fisher_images=1)
+    domain = stripes.domains[0]  # 24 images: batches of 16 and 8
+    assert learner.learn(domain).ended["fisher"]["images"] == 24
+    images = model.backbone.prepare(domain.train.images)
+    expected = naive_scores(model, images, domain.train.labels, "mammoth").float() / 32
+    scale = float(expected.max())
+    torch.testing.assert_close(model.fisher, expected, rtol=1e-3, atol=1e-5 * scale)
+
+
+def test_nothing_decays(stripes: Stream) -> None:
+    _, model = learner_of(stripes)
+    groups = model.parameter_groups(lr=0.1, weight_decay=0.5)
+    assert {group["weight_decay"] for group in groups} == {0}
+    learning = [p for group in groups for p in group["params"]]
+    assert sum(p.numel() for p in learning) == model.trainable_count()
+
+
+def test_what_is_stored_survives_a_round_trip(stripes: Stream) -> None:
+    learner, model = learner_of(stripes, fisher="mc", fisher_images=8)
+    learner.learn(stripes.domains[0])
+    size = 4 * model.trainable_count()
+    assert [(a.kind, a.bytes, a.images) for a in model.stored()] == [
+        ("fisher", size, 0),
+        ("teacher", size, 0),
+    ]
+    _, other = learner_of(stripes, fisher="mc", fisher_images=8)
+    other.restore(model.state(), 2)
+    assert torch.equal(other.fisher, model.fisher)
+    assert model.fisher.any()
+    assert torch.equal(other.anchor, theta_of(other))
+
+
+def test_half_precision_gives_nearly_the_same_fisher(stripes: Stream) -> None:
+    _, model = learner_of(stripes)
+    model.eval()
+    split = stripes.domains[0].train.take(4)
+    images = model.backbone.prepare(split.images)
+    full = squared_scores(model, model.theta(), images, split.labels, "exact", torch.Generator())
+    with torch.autocast("cpu", torch.bfloat16):
+        half = squared_scores(
+            model, model.theta(), images, split.labels, "exact", torch.Generator()
+        )
+    assert half.dtype == torch.float32
+    assert float((half - full).norm() / full.norm()) < 0.1

@@ -1,0 +1,142 @@
+"""The nearest class mean, against scikit-learn and against plain loops."""
+
+from __future__ import annotations
+
+from itertools import permutations
+from typing import Any, cast
+
+import numpy as np
+import pytest
+import torch
+from sklearn.neighbors import NearestCentroid
+from tests.conftest import make_stream
+from torch import Tensor
+
+from sodap.backbones import build_backbone
+from sodap.learning import Learner
+from sodap.methods import NearestClassMean, build_method
+from sodap.randomness import Randomness
+from sodap.streams import Domain, MissingClassWarning, Split, Stream
+
+
+def ncm(classes: int = 3, **options: Any) -> NearestClassMean:
+    method = build_method("ncm", options, build_backbone(), classes, Randomness(0))
+    return cast(NearestClassMean, method)
+
+
+def learned(stream: Stream, **options: Any) -> Learner:
+    learner = Learner(stream.classes, method="ncm", options=options, device="cpu")
+    for domain in stream.domains:
+        learner.learn(domain)
+    return learner
+
+
+def all_features(learner: Learner, stream: Stream) -> tuple[Tensor, Tensor]:
+    """Of the training images of all domains, as the backbone gives them, in float64."""
+    images = torch.cat([domain.train.images for domain in stream.domains])
+    labels = torch.cat([domain.train.labels for domain in stream.domains])
+    backbone = learner.method.backbone
+    with torch.no_grad():
+        return backbone(backbone.prepare(images)).double(), labels
+
+
+def test_euclid_is_the_nearest_centroid_of_all_domains() -> None:
+    stream = make_stream(domains=3, classes=4)
+    learner = learned(stream, distance="euclid")
+    features, labels = all_features(learner, stream)
+    reference = NearestCentroid().fit(features.numpy(), labels.numpy())
+    method = cast(NearestClassMean, learner.method)
+    np.testing.assert_allclose(method.statistics.mean, reference.centroids_, atol=1e-9)
+    images = torch.cat([domain.test.images for domain in stream.domains])
+    with torch.no_grad():
+        queries = method.backbone(method.backbone.prepare(images))
+    expected = [stream.classes[index] for index in reference.predict(queries.double().numpy())]
+    assert learner.predict(images).labels == expected
+    assert len(set(expected)) == 4
+
+
+def test_cosine_is_the_smallest_angle() -> None:
+    stream = make_stream(domains=2, classes=3)
+    learner = learned(stream, distance="cosine")
+    features, labels = all_features(learner, stream)
+    means = []
+    for index in range(3):
+        units = [row / row.norm() for row in features[labels == index]]
+        mean = torch.stack(units).sum(0)
+        means.append(mean / mean.norm())
+    method = learner.method
+    images = method.backbone.prepare(stream.domains[1].test.images)
+    with torch.no_grad():
+        queries = method.backbone(images).double()
+        cosine = torch.nn.functional.normalize(queries) @ torch.stack(means).T
+        logits = method(images).double()
+    assert torch.equal(logits.argmax(1), cosine.argmax(1))
+    # One factor and one shift turn cosines into logits: no prediction and no order changes.
+    shift = logits - logits.mean(1, keepdim=True)
+    angle = cosine - cosine.mean(1, keepdim=True)
+    factor = (shift * angle).sum() / angle.square().sum()
+    assert factor > 0
+    torch.testing.assert_close(shift, factor * angle, rtol=1e-3, atol=1e-3 * float(factor))
+
+
+def test_probabilities_are_those_of_bayes_for_round_classes() -> None:
+    """Two classes, D dimensions, one variance: the posterior of a point, by the densities."""
+    method = ncm(2, distance="euclid")
+    width = method.backbone.width
+    generator = torch.Generator().manual_seed(0)
+    centres = 0.1 * torch.randn(2, width, generator=generator, dtype=torch.float64)
+    labels = torch.arange(4000) % 2
+    noise = torch.randn(4000, width, generator=generator, dtype=torch.float64)
+    method.take_in(centres[labels] + 0.5 * noise, labels)
+    weight, bias = method.solve()
+    point = centres.mean(0) + 0.02
+    found = (weight @ point + bias).softmax(0)
+    squared = (point - centres).square().sum(1)
+    expected = (-squared / (2 * 0.5**2)).softmax(0)
+    torch.testing.assert_close(found, expected, rtol=0, atol=0.05)
+
+
+@pytest.mark.parametrize("distance", ["cosine", "euclid"])
+def test_the_order_of_domains_leaves_no_trace(distance: str) -> None:
+    stream = make_stream(domains=3, classes=3)
+    method = ncm(distance=distance)
+    seen = []
+    for domain in stream.domains:
+        images = method.backbone.prepare(domain.train.images)
+        seen.append((method.features(images), domain.train.labels))
+    heads = []
+    for order in permutations(range(3)):
+        other = ncm(distance=distance)
+        for index in order:
+            other.take_in(*seen[index])
+        heads.append(other.solve())
+    for weight, bias in heads[1:]:
+        torch.testing.assert_close(weight, heads[0][0], rtol=1e-8, atol=1e-8)
+        torch.testing.assert_close(bias, heads[0][1], rtol=1e-8, atol=1e-8)
+
+
+def without(domain: Domain, absent: int) -> Domain:
+    kept = domain.train.labels != absent
+    train = Split(domain.train.images[kept], domain.train.labels[kept])
+    return Domain(domain.name, train, domain.val, domain.test)
+
+
+@pytest.mark.parametrize("distance", ["cosine", "euclid"])
+def test_a_class_never_seen_is_never_predicted(distance: str, stripes: Stream) -> None:
+    learner = Learner(stripes.classes, method="ncm", options={"distance": distance}, device="cpu")
+    images = stripes.domains[0].test.images
+    with pytest.warns(MissingClassWarning):
+        learner.learn(without(stripes.domains[0], 1))
+    before = learner.predict(images).probabilities
+    assert (before[:, 1] == 0).all()
+    assert before.isfinite().all()
+    # Once it is seen, in whatever domain, it can be predicted.
+    learner.learn(stripes.domains[1])
+    assert (learner.predict(images).probabilities[:, 1] > 0).any()
+
+
+def test_one_image_a_class_is_enough(stripes: Stream) -> None:
+    domain = stripes.domains[0]
+    learner = Learner(stripes.classes, method="ncm", device="cpu")
+    learner.learn(Domain("few", domain.train.take(3), domain.val, domain.test))
+    assert learner.predict(domain.train.images[:3]).labels == list(stripes.classes)

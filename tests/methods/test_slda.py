@@ -1,0 +1,152 @@
+"""Streaming linear discriminant analysis, against scikit-learn and against plain loops."""
+
+from __future__ import annotations
+
+from itertools import accumulate, pairwise, permutations
+from typing import Any, cast
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from numpy.typing import NDArray
+from sklearn.discriminant_analysis import LinearDiscriminantAnalysis
+from torch import Tensor
+
+from sodap.backbones import FrozenViT, build_backbone
+from sodap.errors import SodapError
+from sodap.learning import Learner
+from sodap.methods import StreamingLDA, build_method
+from sodap.randomness import Randomness
+from sodap.streams import Domain, MissingClassWarning, Split, Stream
+
+
+@pytest.fixture(scope="module")
+def backbone() -> FrozenViT:
+    return build_backbone()
+
+
+def slda(backbone: FrozenViT, classes: int = 3, **options: Any) -> StreamingLDA:
+    return cast(StreamingLDA, build_method("slda", options, backbone, classes, Randomness(0)))
+
+
+def drawn(backbone: FrozenViT, seed: int, count: int = 90) -> tuple[Tensor, Tensor]:
+    """Features of three classes of unequal size, far from the origin and not round at all."""
+    generator = torch.Generator().manual_seed(seed)
+    mix = torch.randn(backbone.width, backbone.width, generator=generator, dtype=torch.float64)
+    labels = torch.tensor([0, 0, 0, 1, 1, 2]).repeat(count // 6)
+    centres = 3 + torch.randn(3, backbone.width, generator=generator, dtype=torch.float64)
+    noise = torch.randn(count, backbone.width, generator=generator, dtype=torch.float64)
+    return centres[labels] + noise @ mix / 5, labels
+
+
+@pytest.mark.parametrize("shrinkage", [1e-4, 0.1, 1.0])
+def test_it_is_scikit_learns(backbone: FrozenViT, shrinkage: float) -> None:
+    features, labels = drawn(backbone, 0)
+    reference = LinearDiscriminantAnalysis(solver="lsqr", shrinkage=shrinkage)
+    reference.fit(features.numpy(), labels.numpy())
+    method = slda(backbone, shrinkage=shrinkage, priors="counts")
+    for start in range(0, 90, 17):  # in batches: the sums do not care
+        method.take_in(features[start : start + 17], labels[start : start + 17])
+    weight, bias = method.solve()
+    scale = np.abs(reference.coef_).max()
+    np.testing.assert_allclose(weight, reference.coef_, rtol=1e-6, atol=1e-8 * scale)
+    np.testing.assert_allclose(bias, reference.intercept_, rtol=1e-6)
+    queries, _ = drawn(backbone, 1)
+    expected = reference.decision_function(queries.numpy())
+    np.testing.assert_allclose(queries @ weight.T + bias, expected, rtol=1e-5, atol=1e-5 * scale)
+
+
+def by_hand(
+    features: NDArray[np.float64], labels: NDArray[np.int64], classes: int, shrinkage: float
+) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+    """Hayes & Kanan's head, image by image, with all classes equally likely."""
+    width = features.shape[1]
+    means = np.stack([features[labels == index].mean(0) for index in range(classes)])
+    covariance = np.zeros((width, width))
+    for row, label in zip(features, labels, strict=True):
+        covariance += np.outer(row - means[label], row - means[label]) / len(features)
+    shrunk = (1 - shrinkage) * covariance
+    shrunk += shrinkage * np.trace(covariance) / width * np.eye(width)
+    precision = np.linalg.inv(shrunk)
+    weight = means @ precision
+    return weight, -0.5 * np.einsum("cd,cd->c", weight, means)
+
+
+def test_uniform_priors_are_the_papers(backbone: FrozenViT) -> None:
+    features, labels = drawn(backbone, 2)
+    method = slda(backbone, shrinkage=1e-2)
+    method.take_in(features, labels)
+    weight, bias = method.solve()
+    expected_weight, expected_bias = by_hand(features.numpy(), labels.numpy(), 3, 1e-2)
+    scale = np.abs(expected_weight).max()
+    np.testing.assert_allclose(weight, expected_weight, rtol=1e-7, atol=1e-9 * scale)
+    np.testing.assert_allclose(bias, expected_bias, rtol=1e-7)
+
+
+def test_the_learner_applies_this_head(stripes: Stream) -> None:
+    """End to end, from images: a head from all training features of both domains."""
+    learner = Learner(stripes.classes, method="slda", options={"shrinkage": 0.1}, device="cpu")
+    for domain in stripes.domains:
+        learner.learn(domain)
+    backbone = learner.method.backbone
+    train = torch.cat([domain.train.images for domain in stripes.domains])
+    labels = torch.cat([domain.train.labels for domain in stripes.domains])
+    test = stripes.domains[0].test.images
+    with torch.no_grad():
+        features = backbone(backbone.prepare(train)).double().numpy()
+        queries = backbone(backbone.prepare(test)).double().numpy()
+        found = learner.method(backbone.prepare(test)).numpy()
+    weight, bias = by_hand(features, labels.numpy(), 3, 0.1)
+    np.testing.assert_allclose(found, queries @ weight.T + bias, rtol=1e-3, atol=1e-2)
+
+
+@settings(max_examples=10, deadline=None)
+@given(sizes=st.lists(st.integers(1, 40), min_size=2, max_size=4), seed=st.integers(0, 99))
+def test_the_order_of_domains_leaves_no_trace(sizes: list[int], seed: int) -> None:
+    backbone = build_backbone()
+    features, labels = drawn(backbone, seed, 6 * (sum(sizes) // 6 + 1))
+    bounds = [0, *accumulate(sizes[:-1]), len(labels)]  # the last part takes what is left
+    parts = [(features[low:high], labels[low:high]) for low, high in pairwise(bounds)]
+    heads = []
+    for order in list(permutations(parts))[:6]:
+        method = slda(backbone, shrinkage=1e-2)
+        for part in order:
+            method.take_in(*part)
+        heads.append(method.solve())
+    for weight, bias in heads[1:]:
+        torch.testing.assert_close(weight, heads[0][0], rtol=1e-8, atol=1e-8)
+        torch.testing.assert_close(bias, heads[0][1], rtol=1e-8, atol=1e-8)
+
+
+def without(domain: Domain, absent: int) -> Domain:
+    kept = domain.train.labels != absent
+    train = Split(domain.train.images[kept], domain.train.labels[kept])
+    return Domain(domain.name, train, domain.val, domain.test)
+
+
+@pytest.mark.parametrize("priors", ["uniform", "counts"])
+def test_a_class_never_seen_is_never_predicted(priors: str, stripes: Stream) -> None:
+    learner = Learner(stripes.classes, method="slda", options={"priors": priors}, device="cpu")
+    images = stripes.domains[0].test.images
+    with pytest.warns(MissingClassWarning):
+        learner.learn(without(stripes.domains[0], 1))
+    before = learner.predict(images).probabilities
+    assert (before[:, 1] == 0).all()
+    assert before.isfinite().all()
+    learner.learn(stripes.domains[1])
+    assert (learner.predict(images).probabilities[:, 1] > 0).any()
+
+
+def test_classes_without_scatter_are_told_apart(stripes: Stream) -> None:
+    """One image a class has no covariance: a round one takes its place."""
+    domain = stripes.domains[0]
+    learner = Learner(stripes.classes, method="slda", device="cpu")
+    learner.learn(Domain("few", domain.train.take(3), domain.val, domain.test))
+    assert learner.predict(domain.train.images[:3]).labels == list(stripes.classes)
+
+
+def test_a_covariance_that_cannot_be_inverted_is_not_offered(backbone: FrozenViT) -> None:
+    with pytest.raises(SodapError, match="option 'shrinkage' of slda"):
+        slda(backbone, shrinkage=0)

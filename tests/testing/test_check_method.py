@@ -1,0 +1,478 @@
+"""The suite itself: a sound method passes, and each broken one fails at the promise it breaks."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+import torch.nn.functional as F
+from pydantic import Field
+from torch import Tensor, nn
+
+import sodap.methods.registry as registry
+from sodap.backbones import FrozenViT
+from sodap.errors import SodapError
+from sodap.methods import Asset, Facts, MethodConfig, Sequential
+from sodap.methods.base import Batches
+from sodap.methods.sequential import SequentialConfig
+from sodap.randomness import Randomness
+from sodap.testing import CHECKS, NEEDS_GPU, BrokenPromise, Trial, check_method, tiny_stream
+
+
+class Sound(Sequential):
+    """A linear head with a buffer to misuse; as it is, it breaks no promise."""
+
+    name = "subject"
+    extra: Tensor
+
+    def __init__(
+        self, backbone: FrozenViT, classes: int, randomness: Randomness, config: MethodConfig
+    ) -> None:
+        super().__init__(backbone, classes, randomness, config)
+        self.register_buffer("extra", torch.ones(classes))
+
+
+# ------------------------------------------------------------------ promises, broken one by one
+
+
+class NoNumber(Sound):
+    """Its loss is no number."""
+
+    def losses(
+        self, images: Tensor, labels: Tensor, generator: torch.Generator
+    ) -> dict[str, Tensor]:
+        return {"ce": F.cross_entropy(self(images), labels) * torch.nan}
+
+
+class NoScalar(Sound):
+    """Its loss is one number an image."""
+
+    def losses(
+        self, images: Tensor, labels: Tensor, generator: torch.Generator
+    ) -> dict[str, Tensor]:
+        if len(labels) == 24:  # the loop itself would stumble
+            return {"ce": F.cross_entropy(self(images), labels, reduction="none")}
+        return super().losses(images, labels, generator)
+
+
+class LooksAround(Sound):
+    """It compares an image with the others of its batch."""
+
+    def forward(self, images: Tensor) -> Tensor:
+        logits = super().forward(images)
+        return logits - 0.1 * logits.mean(0)
+
+
+class Remembers(Sound):
+    """Its answer depends on how often it was asked."""
+
+    def forward(self, images: Tensor) -> Tensor:
+        if not self.training:
+            self.extra.mul_(0.9)
+        return super().forward(images) * self.extra
+
+
+class MovesTheFrozen(Sound):
+    """It changes a buffer in every step and does not say so."""
+
+    def after_step(self) -> None:
+        self.extra.add_(1e-6)
+
+
+class MovesTheBackbone(Sound):
+    """It trains what is frozen."""
+
+    def after_step(self) -> None:
+        with torch.no_grad():
+            next(self.backbone.parameters()).add_(1e-6)
+
+
+class GrowsInSteps(Sound):
+    """Its state has other names after the steps of a stage."""
+
+    def after_step(self) -> None:
+        if not hasattr(self, "late"):
+            self.register_buffer("late", torch.zeros(1))
+
+    def restore(self, state: Mapping[str, Tensor], stage: int) -> None:
+        if "late" in state:
+            self.after_step()
+        super().restore(state, stage)
+
+
+class UnderstatesItself(Sound):
+    """It says that a single number trains."""
+
+    def trainable_count(self) -> int:
+        return 1
+
+
+class OverstatesItself(Sound):
+    """It counts the backbone."""
+
+    def trainable_count(self) -> int:
+        return sum(parameter.numel() for parameter in self.parameters())
+
+
+class DrawsAnywhere(Sound):
+    """It draws from torch's own generator."""
+
+    def losses(
+        self, images: Tensor, labels: Tensor, generator: torch.Generator
+    ) -> dict[str, Tensor]:
+        noise = torch.randn(len(labels), self.classes, device=images.device)
+        return {"ce": F.cross_entropy(self(images) + noise, labels)}
+
+
+class HidesATensor(Sound):
+    """It keeps features in a list."""
+
+    def __init__(
+        self, backbone: FrozenViT, classes: int, randomness: Randomness, config: MethodConfig
+    ) -> None:
+        super().__init__(backbone, classes, randomness, config)
+        self.kept: list[dict[str, Tensor]] = []
+
+    def end_stage(self, number: int, train: Batches, val: Batches) -> Facts:
+        self.kept.append({"labels": torch.cat([labels for _, labels in train])})
+        return {}
+
+
+SHELF: list[Tensor] = []
+
+
+class HidesOnTheClass(Sound):
+    """It keeps a tensor where all of its kind find it."""
+
+    shelf = SHELF
+
+    def end_stage(self, number: int, train: Batches, val: Batches) -> Facts:
+        self.shelf.append(torch.zeros(1))
+        return {}
+
+
+class HidesAModule(Sound):
+    """Its second head is in a plain list, where no save finds it."""
+
+    def __init__(
+        self, backbone: FrozenViT, classes: int, randomness: Randomness, config: MethodConfig
+    ) -> None:
+        super().__init__(backbone, classes, randomness, config)
+        self.heads = [nn.Linear(2, 2)]
+
+
+class GrowsWithImages(Sound):
+    """It keeps a label of every image, in its state, and declares numbers only."""
+
+    stores = "labels"
+
+    def end_stage(self, number: int, train: Batches, val: Batches) -> Facts:
+        labels = torch.cat([labels for _, labels in train])
+        self.extra = torch.cat([self.extra, labels.to(self.extra)])
+        return {}
+
+    def restore(self, state: Mapping[str, Tensor], stage: int) -> None:
+        self.extra = torch.empty_like(state["extra"], device=self.extra.device)
+        super().restore(state, stage)
+
+    def stored(self) -> list[Asset]:
+        return [Asset("labels", "statistics", self.extra.nbytes)]
+
+
+class KeepsAnImage(Sound):
+    """It keeps one image and declares a statistic."""
+
+    stores = "a statistic"
+
+    def __init__(
+        self, backbone: FrozenViT, classes: int, randomness: Randomness, config: MethodConfig
+    ) -> None:
+        super().__init__(backbone, classes, randomness, config)
+        side = backbone.image_size
+        self.register_buffer("statistic", torch.zeros(1, 3, side, side))
+
+    def end_stage(self, number: int, train: Batches, val: Batches) -> Facts:
+        self.statistic = next(iter(train))[0][:1].clone()
+        return {}
+
+    def stored(self) -> list[Asset]:
+        return [Asset("a statistic", "statistics", self.statistic.nbytes)]
+
+
+class SaysNothingIsStored(Sound):
+    """It declares an asset, and says in words that there is none."""
+
+    def stored(self) -> list[Asset]:
+        return [Asset("extra", "statistics", self.extra.nbytes)]
+
+
+class SaysMoreThanItStores(Sound):
+    """It says in words that it stores something, and lists nothing."""
+
+    stores = "a teacher"
+
+
+class ForgetsToSave(Sound):
+    """What it predicts depends on a number that is not part of its state."""
+
+    scale = 1.0
+
+    def forward(self, images: Tensor) -> Tensor:
+        return super().forward(images) * self.scale
+
+    def end_stage(self, number: int, train: Batches, val: Batches) -> Facts:
+        self.scale += 1
+        return {}
+
+
+class CountsItsSteps(Sound):
+    """What it learns depends on how many steps this object has taken: no resume can know."""
+
+    taken = 0
+
+    def losses(
+        self, images: Tensor, labels: Tensor, generator: torch.Generator
+    ) -> dict[str, Tensor]:
+        ce = super().losses(images, labels, generator)["ce"]
+        return {"ce": ce / (1 + self.taken % 5)}
+
+    def begin_stage(self, number: int, batches: Batches) -> Facts:
+        self.taken = 0
+        return super().begin_stage(number, batches)
+
+    def after_step(self) -> None:
+        self.taken += 1
+
+
+class TakesAnyState(Sound):
+    """It does not mind a state that does not fit."""
+
+    def restore(self, state: Mapping[str, Tensor], stage: int) -> None:
+        self.stage = stage
+        self.load_state_dict(dict(state), strict=False)
+
+
+class KnowsThreeClasses(Sound):
+    """It has three outputs, whatever is asked for."""
+
+    def __init__(
+        self, backbone: FrozenViT, classes: int, randomness: Randomness, config: MethodConfig
+    ) -> None:
+        super().__init__(backbone, 3, randomness, config)
+
+
+class NeedsEveryClass(Sound):
+    """It divides by the number of images of each class."""
+
+    def end_stage(self, number: int, train: Batches, val: Batches) -> Facts:
+        labels = torch.cat([labels for _, labels in train])
+        self.head.bias.data /= torch.bincount(labels, minlength=self.classes).clamp(max=1)
+        return {}
+
+
+class NeedsASecondBatch(Sound):
+    """It compares the second batch of a domain with the first."""
+
+    def end_stage(self, number: int, train: Batches, val: Batches) -> Facts:
+        first, second, *_ = [images.mean() for images, _ in train]
+        return {"change": float(second - first)}
+
+
+class NeedsTwoImages(Sound):
+    """It divides by n - 1."""
+
+    def end_stage(self, number: int, train: Batches, val: Batches) -> Facts:
+        count = sum(len(labels) for _, labels in train)
+        self.head.bias.data *= 1 / (count - 1)
+        return {}
+
+
+class NeedsFullPrecision(Sound):
+    """It amplifies what bf16 rounds away."""
+
+    def forward(self, images: Tensor) -> Tensor:
+        logits = super().forward(images)
+        return (logits - logits.detach().to(torch.float16)) * 1e5 + logits
+
+
+class CannotBeCompiled(Sound):
+    """Captured, it says something else."""
+
+    def forward(self, images: Tensor) -> Tensor:
+        return super().forward(images) + torch.compiler.is_compiling() * torch.arange(3)
+
+
+class SilentConfig(SequentialConfig):
+    """An option without a meaning."""
+
+    pull: float = 1.0
+
+
+class Unexplained(Sound):
+    """It has an option that says nothing."""
+
+    Config = SilentConfig
+
+
+class DemandingConfig(SequentialConfig):
+    """An option without a default."""
+
+    pull: float = Field(description="how strong")
+
+
+class Demanding(Sound):
+    """It cannot be built without options."""
+
+    Config = DemandingConfig  # type: ignore[assignment]
+
+
+BROKEN: list[tuple[type[Sound], str, str]] = [
+    (NoNumber, "losses_are_finite", "ce is no finite number"),
+    (NoScalar, "losses_are_finite", r"'ce' is no scalar but \[24\]"),
+    (LooksAround, "each_image_counts_alone", "asked alone, an image gets another answer"),
+    (Remembers, "each_image_counts_alone", "asked once more"),
+    (MovesTheFrozen, "frozen_stays_frozen", "stage 1 moved 'extra'"),
+    (MovesTheBackbone, "frozen_stays_frozen", "the frozen backbone was changed"),
+    (GrowsInSteps, "frozen_stays_frozen", "stage 1 added or dropped 'late'"),
+    (UnderstatesItself, "trainable_count_is_true", "it says 1, but"),
+    (OverstatesItself, "trainable_count_is_true", r"in stage 1 it says \d+"),
+    (DrawsAnywhere, "a_seed_decides_everything", "differs in 'head.bias', 'head.weight'"),
+    (HidesATensor, "nothing_is_hidden", r"'kept\[0\]\['labels'\]'"),
+    (HidesOnTheClass, "nothing_is_hidden", r"'shelf\[0\]'"),
+    (HidesAModule, "nothing_is_hidden", r"'heads\[0\]\.bias', 'heads\[0\]\.weight'"),
+    (HidesATensor, "what_is_kept_is_declared", "it holds 384 bytes more"),
+    (GrowsWithImages, "what_is_kept_is_declared", "it holds 192 bytes more"),
+    (KeepsAnImage, "what_is_kept_is_declared", "'statistic' looks like images"),
+    (SaysNothingIsStored, "what_is_kept_is_declared", "says 'nothing', but `stored` lists 1"),
+    (SaysMoreThanItStores, "what_is_kept_is_declared", "'a teacher', but `stored` lists 0"),
+    (ForgetsToSave, "a_saved_learner_goes_on", "it predicts something else"),
+    (TakesAnyState, "a_saved_learner_goes_on", "accepts an empty state"),
+    (
+        CountsItsSteps,
+        "a_stage_goes_on_after_an_epoch",
+        "the last step after a resume differs in 'head",
+    ),
+    (KnowsThreeClasses, "any_number_of_classes", "of 2 classes it knows 3"),
+    (NeedsEveryClass, "a_class_may_be_missing", "after stage 1 some logits are not finite"),
+    (NeedsASecondBatch, "a_stage_may_be_one_batch", "ValueError: not enough values"),
+    (NeedsTwoImages, "a_stage_may_be_one_image", "ZeroDivisionError"),
+    (NeedsFullPrecision, "precision_changes_little", "a probability changes by"),
+    (CannotBeCompiled, "a_compiled_forward_agrees", "compiled, a probability changes by"),
+    (Unexplained, "says_what_it_is", "option 'pull' has no description"),
+    (Demanding, "says_what_it_is", "option 'pull' has no default"),
+]
+
+
+@pytest.fixture
+def registered(monkeypatch: pytest.MonkeyPatch) -> Any:
+    """Make a class the one that is called `subject`."""
+
+    def register(method: type[Sound]) -> None:
+        monkeypatch.setitem(registry._METHODS, "subject", method)
+
+    return register
+
+
+@pytest.mark.parametrize(
+    ("method", "promise", "reason"), BROKEN, ids=[f"{m.__name__}-{p}" for m, p, _ in BROKEN]
+)
+def test_a_broken_promise_is_found_out(
+    registered: Any, method: type[Sound], promise: str, reason: str
+) -> None:
+    registered(method)
+    with pytest.raises(BrokenPromise, match=reason) as broken:
+        CHECKS[promise](Trial("subject"))
+    assert str(broken.value).startswith(f"method 'subject' breaks the promise {promise} (")
+
+
+def test_every_promise_is_broken_by_someone() -> None:
+    """A check that nothing can fail is no check; that of the GPU needs one to fail on."""
+    assert {promise for _, promise, _ in BROKEN} == CHECKS.keys() - NEEDS_GPU
+
+
+def test_a_sound_method_passes(registered: Any) -> None:
+    registered(Sound)
+    check_method("subject", slow=True)
+
+
+def test_the_first_broken_promise_ends_the_trial(registered: Any) -> None:
+    registered(LooksAround)
+    with pytest.raises(BrokenPromise, match="breaks the promise each_image_counts_alone"):
+        check_method("subject")
+
+
+class AllowedToMove(MovesTheFrozen):
+    """It changes a buffer in every step and says so."""
+
+    running = ("ext*",)
+
+
+class AllowedToDerive(Sound):
+    """It holds a table that follows from its state."""
+
+    derived = ("table",)
+
+    def end_stage(self, number: int, train: Batches, val: Batches) -> Facts:
+        self.table = (torch.zeros(3), [self.head.weight])
+        return {}
+
+
+class DeclaresImages(KeepsAnImage):
+    """It keeps one image and says so."""
+
+    stores = "an image"
+
+    def stored(self) -> list[Asset]:
+        return [Asset("an image", "images", self.statistic.nbytes, images=1)]
+
+
+class GivesAReason(CannotBeCompiled):
+    """It cannot be compiled and says why."""
+
+    not_compiled = "it asks whether it is being compiled"
+
+
+@pytest.mark.parametrize(
+    ("method", "promise"),
+    [
+        (AllowedToMove, "frozen_stays_frozen"),
+        (AllowedToDerive, "nothing_is_hidden"),
+        (DeclaresImages, "what_is_kept_is_declared"),
+        (GivesAReason, "a_compiled_forward_agrees"),
+    ],
+)
+def test_what_is_declared_is_allowed(registered: Any, method: type[Sound], promise: str) -> None:
+    registered(method)
+    CHECKS[promise](Trial("subject"))
+
+
+def test_options_that_do_not_fit_break_no_promise() -> None:
+    with pytest.raises(SodapError, match="option 'distance' of ncm"):
+        check_method("ncm", {"distance": "far"})
+    with pytest.raises(SodapError, match="no method is called 'nothing'"):
+        check_method("nothing")
+
+
+def test_options_reach_the_method() -> None:
+    trial = Trial("ncm", {"distance": "euclid"})
+    assert trial.learner().method.config.model_dump() == {"distance": "euclid"}
+
+
+def test_the_saved_copy_goes_when_the_trial_does() -> None:
+    trial = Trial("ncm")
+    folder = Path(trial.taught.folder)
+    assert (folder / "model.json").is_file()
+    del trial
+    assert not folder.exists()
+
+
+def test_the_tiny_stream_is_always_the_same() -> None:
+    one, two = tiny_stream(classes=4), tiny_stream(classes=4)
+    assert one.classes == ("class 0", "class 1", "class 2", "class 3")
+    for left, right in zip(one.domains, two.domains, strict=True):
+        for (_, a), (_, b) in zip(left.splits(), right.splits(), strict=True):
+            assert torch.equal(a.images, b.images)
+    assert not torch.equal(one.domains[0].train.images, one.domains[1].train.images)
