@@ -42,7 +42,7 @@ def both_ways(function: Callable[[Tensor], Tensor], scores: Tensor, signal: Tens
 
 def recorded(work: Work) -> Work:
     """The same, replayed from a CUDA graph."""
-    side = torch.cuda.Stream()
+    side = torch.cuda.Stream()  # type: ignore[no-untyped-call]
     side.wait_stream(torch.cuda.current_stream())
     with torch.cuda.stream(side):
         for _ in range(3):

@@ -188,6 +188,27 @@ def test_single_precision_at_the_edge_of_the_support(alpha: float, leaders: int)
     torch.testing.assert_close(weights, entmax(logits.double(), alpha).float(), atol=5e-6, rtol=0)
 
 
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+@pytest.mark.parametrize("size", [2, 60, 256, 1024, 4096])
+def test_a_fixed_number_of_steps_is_enough(size: int, dtype: torch.dtype) -> None:
+    """Scores that bend the curve anew at every step: crowds at geometric distances."""
+    ladders = []
+    for ratio in (0.5, 0.7, 0.9, 0.99):
+        steps = ratio ** torch.arange(size, dtype=torch.float64)
+        ladders += [-2 * (1 - steps), -2 * steps, -steps]
+    crowds = torch.arange(size).log2().floor().nan_to_num(neginf=0.0).double()  # 1, 2, 4, 8, ...
+    ladders += [-2 * factor ** -(crowds.max() - crowds) for factor in (1.3, 2.0, 4.0)]
+    ladders += [-2 * (1 - factor**-crowds) for factor in (1.3, 2.0, 4.0)]
+    for leaders in (1, 2, 9):
+        edge = torch.full((size,), -2 * min(leaders, size) ** -0.5 + 1e-4, dtype=torch.float64)
+        edge[:leaders] = 0
+        ladders.append(edge)
+    logits = torch.stack(ladders).to(dtype)
+    precision = 1e-12 if dtype == torch.float64 else 1e-6
+    found = entmax(logits).double()
+    torch.testing.assert_close(found, standard(logits, 1.5), atol=precision, rtol=0)
+
+
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
 @pytest.mark.parametrize("alpha", ALPHAS)
 def test_half_precision_is_computed_in_single(dtype: torch.dtype, alpha: float) -> None:
@@ -218,15 +239,15 @@ def test_function_transforms(alpha: float) -> None:
     torch.testing.assert_close(each, together)
 
 
-@pytest.mark.parametrize("alpha", [1.5, 2.0])
-def test_compiles_to_one_graph(alpha: float) -> None:
+@pytest.mark.parametrize(("alpha", "backend"), [(1.5, "inductor"), (2.0, "aot_eager")])
+def test_compiles_to_one_graph(alpha: float, backend: str) -> None:
     logits = torch.randn(8, 12, requires_grad=True)
     mask = torch.arange(12) % 4 > 0
 
     def loss(x: Tensor) -> Tensor:
         return (entmax(x, alpha, temperature=1.5, mask=mask) * torch.arange(12.0)).sum()
 
-    compiled = torch.compile(loss, fullgraph=True)(logits)
+    compiled = torch.compile(loss, fullgraph=True, backend=backend)(logits)
     (grad,) = torch.autograd.grad(compiled, logits)
     (expected,) = torch.autograd.grad(loss(logits), logits)
     torch.testing.assert_close(compiled, loss(logits))

@@ -27,7 +27,7 @@ def test_read_is_multi_head_attention() -> None:
     (retrieved * signal).sum().backward()  # type: ignore[no-untyped-call]
     (expected * signal).sum().backward()
     assert reference.in_proj_weight.grad is not None
-    for layer, grad in zip(layers, reference.in_proj_weight.grad.split(24), strict=True):
+    for layer, grad in zip(layers, reference.in_proj_weight.grad.view(3, 24, 24), strict=True):
         torch.testing.assert_close(layer.weight.grad, grad)
     torch.testing.assert_close(bank.to_output.weight.grad, reference.out_proj.weight.grad)
 

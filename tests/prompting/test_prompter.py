@@ -236,11 +236,11 @@ def test_one_compiled_graph_serves_all_stages(merge: str) -> None:
             torch.testing.assert_close(grads, expected_grads, atol=1e-5, rtol=1e-4)
 
 
-class Work(TorchDispatchMode):
+class Work(TorchDispatchMode):  # type: ignore[no-untyped-call]
     """The operations of a step, each with the shapes that it makes."""
 
     def __init__(self) -> None:
-        super().__init__()
+        super().__init__()  # type: ignore[no-untyped-call]
         self.done: list[tuple[str, list[torch.Size]]] = []
 
     def __torch_dispatch__(

@@ -2,7 +2,6 @@ from __future__ import annotations
 
 import csv
 import io
-import json
 import re
 from pathlib import Path
 from typing import Any
@@ -26,47 +25,19 @@ from sodap.reporting import (
     verdict,
 )
 from sodap.reporting.formats import show
+from tests.reporting.made_runs import a_record, write
 
 ALL = list(METRICS.values())
 LEVELS = {"residual-sodap": 0.80, "ridge": 0.90, "sequential": 0.79}
 
 
-def a_record(method: str, seed: int, level: float, **changes: Any) -> dict[str, Any]:
-    """Two domains; every second stage costs 0.02, and a seed adds its own small noise."""
-    noise = 0.001 * ((seed * 7) % 5 - 2)
-    R = [[level + noise, 0.3], [level - 0.02 + noise, level + 0.02]]
-    record = {
-        "status": "finished",
-        "config": {"method": method, "seed": seed, "stream": "weather"},
-        "backbone": {"name": "micro", "image_size": 32},
-        "stream": {
-            "name": "weather",
-            "classes": ["sun", "rain"],
-            "domains": [
-                {"name": "north", "counts": {"train": [3, 7], "val": [1, 1], "test": [6, 4]}},
-                {"name": "south", "counts": {"train": [9, 1], "val": [1, 1], "test": [1, 9]}},
-            ],
-        },
-        "R": {"accuracy": R, "macro_f1": (np.array(R) - 0.1).tolist()},
-        "throughput": {"train": 1000.0 + seed, "inference": 5000.0},
-        "stages": [
-            {"trainable_parameters": 4321, "stored": []},
-            {
-                "trainable_parameters": 1234,
-                "stored": [{"bytes": 20_000, "images": 0}, {"bytes": 560, "images": 0}],
-            },
-        ],
-    }
-    return record | changes
-
-
-def records(seeds: int = 5, **levels: float) -> list[dict[str, Any]]:
+def records(seeds: int = 5, /, **levels: float) -> list[dict[str, Any]]:
     wanted = {name.replace("_", "-"): level for name, level in levels.items()} or LEVELS
     return [a_record(name, seed, level) for name, level in wanted.items() for seed in range(seeds)]
 
 
-def the_table(*args: Any, **levels: float) -> StreamTable:
-    (table,) = make_tables(records(*args, **levels))
+def the_table(seeds: int = 5, /, **levels: float) -> StreamTable:
+    (table,) = make_tables(records(seeds, **levels))
     return table
 
 
@@ -241,11 +212,6 @@ def test_single_numbers(metric: str, value: float | None, shown: str) -> None:
 
 
 # ---------------------------------------------------------------------- finding records
-
-
-def write(path: Path, record: Any) -> None:
-    path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_text(json.dumps(record))
 
 
 def test_records_are_found_in_folders_and_files(tmp_path: Path) -> None:

@@ -19,7 +19,7 @@ from sodap.methods import Asset, Facts, MethodConfig, Sequential
 from sodap.methods.base import Batches
 from sodap.methods.sequential import SequentialConfig
 from sodap.randomness import Randomness
-from sodap.testing import CHECKS, NEEDS_GPU, BrokenPromise, Trial, check_method, tiny_stream
+from sodap.testing import CHECKS, NEEDS_GPU, SLOW, BrokenPromise, Trial, check_method, tiny_stream
 
 
 class Sound(Sequential):
@@ -377,7 +377,15 @@ def registered(monkeypatch: pytest.MonkeyPatch) -> Any:
 
 
 @pytest.mark.parametrize(
-    ("method", "promise", "reason"), BROKEN, ids=[f"{m.__name__}-{p}" for m, p, _ in BROKEN]
+    ("method", "promise", "reason"),
+    [
+        pytest.param(
+            *case,
+            id=f"{case[0].__name__}-{case[1]}",
+            marks=[pytest.mark.slow] if case[1] in SLOW else [],
+        )
+        for case in BROKEN
+    ],
 )
 def test_a_broken_promise_is_found_out(
     registered: Any, method: type[Sound], promise: str, reason: str
@@ -393,6 +401,7 @@ def test_every_promise_is_broken_by_someone() -> None:
     assert {promise for _, promise, _ in BROKEN} == CHECKS.keys() - NEEDS_GPU
 
 
+@pytest.mark.slow
 def test_a_sound_method_passes(registered: Any) -> None:
     registered(Sound)
     check_method("subject", slow=True)

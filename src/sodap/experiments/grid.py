@@ -226,9 +226,10 @@ class _Progress:
 
     def _candidates(self, stream: str, method: str, compared: Sequence[Setting]) -> list[Task]:
         home = self.grid.home(stream, method) / "search"
+        nothing_left = {"evidence": False, "keep_stages": False}  # nobody looks at a candidate
         return [
             Task(
-                self.grid.config(stream, method, SEED, setting),
+                self.grid.config(stream, method, SEED, setting).model_copy(update=nothing_left),
                 home / str(index),
                 setting,
                 command=self.grid.command,

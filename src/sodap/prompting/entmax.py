@@ -143,11 +143,15 @@ def _threshold_of_squares(z: Tensor) -> Tensor:
     # Both bounds are left of the root: one score alone, and all scores as if they were equal.
     tau = z.mean(-1, keepdim=True).sub_(size**-0.5).clamp_(min=-1)
     above = torch.empty_like(z)
-    for _ in range(newton_steps(size, z.dtype)):
+    for remaining in reversed(range(newton_steps(size, z.dtype))):
         torch.sub(z, tau, out=above).relu_()
-        length = torch.linalg.vector_norm(above, dim=-1, keepdim=True)
+        total = above.sum(-1, keepdim=True)
+        if remaining:
+            length = torch.linalg.vector_norm(above, dim=-1, keepdim=True)
+        else:  # the norm above adds up in one go; a sum keeps what long rows would lose by that
+            length = above.square_().sum(-1, keepdim=True).sqrt_()
         excess = length.addcmul(length, length, value=-1)  # length (1 - length)
-        tau.addcdiv_(excess, above.sum(-1, keepdim=True), value=-1)
+        tau.addcdiv_(excess, total, value=-1)
     return tau
 
 
@@ -156,7 +160,7 @@ def newton_steps(size: int, dtype: torch.dtype) -> int:
 
     In each step the slope, which stays between √N and 1, and the distance to the root shrink by
     factors that add up to at most one: slow steps are few, and only a large N has room for them.
-    The counts are one more than the hardest rows need that a search could find.
+    The counts are at least one more than the hardest rows need that a search could find.
     """
     return (7 if dtype == torch.float64 else 5) + size.bit_length() // 3
 

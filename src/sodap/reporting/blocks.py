@@ -33,6 +33,11 @@ class Table:
     """Columns with few values that a reader may choose from."""
     tags: Sequence[str] = ()
     """One a row: what in the page belongs to it and vanishes with it."""
+    wide: bool = False
+
+    def is_words(self, column: int) -> bool:
+        """Whether a column is read from the left, as words are, and not compared as numbers are."""
+        return not any(isinstance(row[column], Cell) for row in self.rows)
 
 
 @dataclass(frozen=True)

@@ -40,7 +40,7 @@ def number_grid(
                 ink = "white" if dark[row, column] else "black"
                 text = f"{value:.{digits}f}" if digits else f"{value:.0f}"
                 axes.text(column, row, text, ha="center", va="center", color=ink, size=8)
-    _ticks(axes, rows, columns)
+    name_cells(axes, rows, columns)
 
 
 def veil(weights: NDArray[np.float64], colour: str, strongest: float) -> NDArray[np.float64]:
@@ -54,7 +54,8 @@ def veil(weights: NDArray[np.float64], colour: str, strongest: float) -> NDArray
     )
 
 
-def _ticks(axes: Axes, rows: Sequence[str], columns: Sequence[str]) -> None:
+def name_cells(axes: Axes, rows: Sequence[str], columns: Sequence[str]) -> None:
+    """Names of rows at the left, of columns on top; no lines."""
     slant = 40 if columns and max(map(len, columns)) * len(columns) > 60 else 0
     axes.set_xticks(
         range(len(columns)), labels=columns, rotation=slant, ha="left" if slant else "center"

@@ -81,6 +81,7 @@ def _opening(runs: Sequence[ShownRun]) -> str:
 
 def _png(drawing: Drawing) -> bytes:
     """On white, for slides and papers."""
+    drawing.figure.set_layout_engine("none")  # things stay where the SVG has put them
     buffer = io.BytesIO()
     with rc_context(STYLE):
         drawing.figure.savefig(buffer, format="png", dpi=DOTS_PER_INCH, facecolor="white")

@@ -61,13 +61,14 @@ class Augmentation(BaseModel):
 
         Where nothing is to be done but to mirror, views stay uint8: four times less to move.
         `prepare` is what the model wants done to each view by itself. On a processor it gets a few
-        at a time, while they lie in the cache: most of the time goes into waiting for memory.
+        floats at a time, while they lie in the cache: otherwise both would wait for memory.
         """
         if self == Augmentation():
             return prepare(images)
         draws = torch.rand(len(images), len(_DRAWS), device=images.device, generator=generator)
         plan = self._plan(draws, *images.shape[-2:])
-        size = _block_size(images)
+        only_mirrored = self == Augmentation(hflip=self.hflip, vflip=self.vflip)
+        size = len(images) if only_mirrored else _block_size(images)
         if len(images) <= size:
             return prepare(self._view(images, plan))
         for start in range(0, len(images), size):

@@ -15,7 +15,7 @@ from sodap.reporting import figures
 from sodap.reporting.blocks import Block, Cell, Drawing, Prose, Section, Table
 from sodap.reporting.demo_page import METRICS
 from sodap.reporting.figures import BLUE, ORANGE, WIDTH
-from sodap.reporting.heat import number_grid
+from sodap.reporting.heat import name_cells, number_grid, veil
 from sodap.reporting.lead import shown
 from sodap.reporting.runs import ShownRun
 from sodap.reporting.svg import INK, STYLE
@@ -97,7 +97,8 @@ def metrics_table(run: ShownRun) -> Table:
         if ends
         else "the run left no answers to single images, so there are no intervals"
     )
-    return Table(f"The run in numbers; {about}", ["Metric", "Value", "Meaning"], rows)
+    heads = ["Metric", "Value", "Meaning"]
+    return Table(f"The run in numbers; {about}", heads, rows, wide=True)
 
 
 def matrix_table(run: ShownRun) -> Table:
@@ -154,17 +155,25 @@ def confusion_figure(run: ShownRun) -> Figure:
             axes = figure.add_subplot(down, across, place)
             axes.set_title(name)
             share = table / np.maximum(table.sum(1, keepdims=True), 1)
-            number_grid(axes, share, run.classes, run.classes, written=False)
-            if len(run.classes) <= 10:
-                _write_counts(axes, table, share)
+            _confusion(axes, table, share, run.classes)
     return figure
 
 
-def _write_counts(axes: Axes, table: NDArray[np.int64], share: NDArray[np.float64]) -> None:
-    for (row, column), count in np.ndenumerate(table):
-        if count:
-            ink = "white" if share[row, column] < 0.5 else "black"
-            axes.text(column, row, str(count), ha="center", va="center", color=ink, size=7)
+def _confusion(
+    axes: Axes, table: NDArray[np.int64], share: NDArray[np.float64], names: Sequence[str]
+) -> None:
+    """Right answers in blue, wrong ones in orange; what did not happen stays clear."""
+    right = np.eye(len(table), dtype=bool)[..., None]
+    picture = np.where(right, veil(share, BLUE, 1.0), veil(share, ORANGE, 1.0))
+    axes.imshow(picture, interpolation="none", aspect="auto")
+    name_cells(axes, names, names)
+    for edge in range(len(table) + 1):
+        axes.axhline(edge - 0.5, color=INK, alpha=0.12, lw=0.5)
+        axes.axvline(edge - 0.5, color=INK, alpha=0.12, lw=0.5)
+    if len(table) <= 10:
+        for (row, column), count in np.ndenumerate(table):
+            if count:
+                axes.text(column, row, str(count), ha="center", va="center", size=7)
 
 
 def confusion_tables(run: ShownRun) -> Iterator[Table]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 
 import numpy as np
+import torch
 import torch.nn.functional as F
 from matplotlib import rc_context
 from matplotlib.figure import Figure
@@ -40,7 +41,9 @@ def _blocks(run: ShownRun) -> Iterator[Block]:
     )
     for stage in run.evidence:
         for routed in stage.routing:
-            if routed.weights is not None and routed.shown is not None:
+            # Its own domain at every stage, and at the end the first one, to see what became of it.
+            new, last = routed.domain == stage.number - 1, stage is run.evidence[-1]
+            if routed.weights is not None and (new or (last and routed.domain == 0)):
                 yield Drawing(
                     f"routing-stage-{stage.number}-{_file(run.domains[routed.domain])}",
                     f"Prompts that single images of {run.domains[routed.domain]} select after "
@@ -48,8 +51,8 @@ def _blocks(run: ShownRun) -> Iterator[Block]:
                     selection_figure(run, stage, routed),
                     f"After stage {stage.number} ({run.domains[stage.number - 1]}): test images of "
                     f"{run.domains[routed.domain]}, up to three a class, a row each, repeated for "
-                    f"every layer. Columns are prompts: grey frozen, blue active. The darker, the "
-                    f"more weight.",
+                    f"every layer. Columns are prompts: grey frozen, blue active. The stronger the "
+                    f"colour, the more weight.",
                     [selection_table(run, stage, routed)],
                     wide=True,
                 )
@@ -61,6 +64,7 @@ def _blocks(run: ShownRun) -> Iterator[Block]:
             images_figure(run, looked[0].routing[0]),
             f"The images of {run.domains[0]} in the heat maps above, row by row.",
         )
+    yield variety_table(run)
     yield Drawing(
         "support",
         f"How many prompts an image of {run.stream_name} selects in each layer",
@@ -101,12 +105,12 @@ def selection_figure(run: ShownRun, stage: StageEvidence, routed: DomainRouting)
     frozen = stage.pool["frozen"] if stage.pool is not None else 0
     half = -(-layers // 2)
     strongest = float(np.quantile(weights[weights > 0], 0.99)) if (weights > 0).any() else 1.0
-    with rc_context({**STYLE, "figure.constrained_layout.use": False}):
+    with rc_context(STYLE):
         high = 0.7 + half * min(0.9, max(0.35, 0.035 * images))
-        figure = Figure(figsize=(9.0, high))
-        edge = 0.35 / high
+        figure = Figure(figsize=(9.0, high), layout="none")
+        below, above = 0.5 / high, 0.1 / high
         for column in range(2):
-            axes = figure.add_axes((0.06 + column * 0.5, edge, 0.43, 1 - 2.1 * edge))
+            axes = figure.add_axes((0.06 + column * 0.5, below, 0.43, 1 - below - above))
             own = range(column * half, min(layers, (column + 1) * half))
             step = images + LAYER_GAP
             picture = np.zeros((half * step - LAYER_GAP, prompts, 4))
@@ -138,6 +142,7 @@ def two_coloured(
 def selection_table(run: ShownRun, stage: StageEvidence, routed: DomainRouting) -> Table:
     """The strongest prompt of each image and layer."""
     assert routed.weights is not None
+    assert routed.shown is not None
     assert routed.shown_classes is not None
     weights = routed.weights.float()
     best, which = weights.max(-1)  # [K, L]
@@ -154,9 +159,41 @@ def selection_table(run: ShownRun, stage: StageEvidence, routed: DomainRouting) 
                 ),
             ]
             for label, position, row, heavy in zip(
-                routed.shown_classes, routed.shown or (), which, best, strict=True
+                routed.shown_classes, routed.shown, which, best, strict=True
             )
         ],
+    )
+
+
+def variety(routed: DomainRouting) -> NDArray[np.float64]:
+    """How differently two images are routed in each layer `[L]`, mean over all pairs shown.
+
+    Half the sum of the absolute differences of their weights, in shares of one: 0 if all images
+    select alike, 1 if no two share a prompt.
+    """
+    assert routed.weights is not None
+    weights = routed.weights.double()
+    weights = weights / weights.sum(-1, keepdim=True)
+    gaps = torch.stack([torch.cdist(layer, layer, p=1) for layer in weights.unbind(1)])
+    pairs = len(weights) * (len(weights) - 1)
+    return np.asarray((gaps.sum((1, 2)) / 2 / max(pairs, 1)).numpy())
+
+
+def variety_table(run: ShownRun) -> Table:
+    """A router that answers the same to every image is no router: this tells."""
+    rows: list[Sequence[str | Cell]] = []
+    for stage in run.evidence:
+        for routed in stage.routing:
+            if routed.weights is not None:
+                values = [Cell(f"{value:.3f}", float(value)) for value in variety(routed)]
+                rows.append([f"stage {stage.number}, {run.domains[routed.domain]}", *values])
+    layers = len(rows[0]) - 1
+    return Table(
+        "How differently two images of a domain are routed, mean over pairs: 0 if all images "
+        "select alike, 1 if no two share a prompt",
+        ["After", *(f"layer {layer}" for layer in range(layers))],
+        rows,
+        wide=True,
     )
 
 

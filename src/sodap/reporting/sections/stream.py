@@ -39,9 +39,9 @@ def _blocks(run: ShownRun) -> Iterator[Block]:
         yield Prose("No images are shown: the report was made without them.", "note")
     else:
         yield Prose(f"No images are shown: {run.no_stream}.", "note")
+    yield checks_table(run)
     if all("counts" in domain for domain in domains):
         yield counts_table(run)
-    yield checks_table(run)
 
 
 def counts_table(run: ShownRun) -> Table:
@@ -55,6 +55,7 @@ def counts_table(run: ShownRun) -> Table:
             for kind, counts in domain["counts"].items()
             if sum(counts)
         ],
+        wide=True,
     )
 
 
@@ -62,10 +63,7 @@ def checks_table(run: ShownRun) -> Table:
     return Table(
         "Are the splits sound? Near copies are the business of `sodap data check`.",
         ["Check", "Verdict", "Found"],
-        [
-            [check.what, Cell(check.verdict, bold=check.good is False), check.words]
-            for check in run.checks
-        ],
+        [[check.what, check.verdict, check.words] for check in run.checks],
     )
 
 

@@ -36,10 +36,6 @@ def _blocks(run: ShownRun) -> Iterator[Block]:
         + (", and below the weight that was learned for it." if weighed else "."),
         [epochs_table(run.log)],
     )
-    terms = dict.fromkeys(term for row in run.log for term in row["losses"])
-    known = [(term, TERMS[term]) for term in terms if term in TERMS]
-    if known:
-        yield Facts(known)
     if all("lr" in row for row in run.log):
         yield Drawing(
             "learning-rate",
@@ -51,6 +47,10 @@ def _blocks(run: ShownRun) -> Iterator[Block]:
         )
     else:
         yield stops_table(run)
+    terms = dict.fromkeys(term for row in run.log for term in row["losses"])
+    known = [(term, TERMS[term]) for term in terms if term in TERMS]
+    if known:
+        yield Facts(known)
 
 
 def schedule_figure(run: ShownRun) -> Figure:

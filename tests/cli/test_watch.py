@@ -1,0 +1,250 @@
+"""Watching a run: from inside, epoch by epoch; from a recording; and a real process on a terminal."""
+
+from __future__ import annotations
+
+import io
+import json
+import os
+import pty
+import re
+import subprocess
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+from rich.console import Console, RenderableType
+from tests.cli.test_cli import SODAP, call
+from tests.conftest import make_stream
+
+from sodap.cli.watch import BARS, Snapshot, frame, sparkline, take, time_left, watch_run
+from sodap.errors import SodapError
+from sodap.experiments import Observer, load_config, run
+from sodap.storage import write_json
+from sodap.streams import Stage
+
+QUICK = ["epochs=2", "patience=2", "batch_size=16", "device=cpu", "evidence=false"]
+
+
+def shown(view: RenderableType) -> str:
+    console = Console(file=io.StringIO(), width=120, color_system=None)
+    console.print(view)
+    text = console.file.getvalue()  # type: ignore[attr-defined]
+    assert isinstance(text, str)
+    return text
+
+
+class Onlooker(Observer):
+    """Looks at the folder of the run that it observes, as another process would."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self.frames: list[str] = []
+
+    def epoch_done(self, stage: Stage, row: Any) -> None:
+        self.frames.append(shown(frame(take(self.folder))))
+
+    def stage_done(self, stage: Stage, record: Any) -> None:
+        self.frames.append(shown(frame(take(self.folder))))
+
+
+@pytest.fixture(scope="module")
+def watched(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, list[str]]:
+    folder = tmp_path_factory.mktemp("watched") / "run"
+    onlooker = Onlooker(folder)
+    run(load_config("default", QUICK), folder, stream=make_stream(), observer=onlooker)
+    return folder, onlooker.frames
+
+
+def test_every_epoch_shows(watched: tuple[Path, list[str]]) -> None:
+    folder, frames = watched
+    rows = [json.loads(line) for line in (folder / "log.jsonl").read_text().splitlines()]
+    epochs = [frames[i] for i in (0, 1, 3, 4)]  # a stage ends after every second epoch
+    for row, text in zip(rows, epochs, strict=True):
+        assert f"(stage {row['stage']}, epoch {row['epoch']})" in text
+        for name, loss in row["losses"].items():
+            assert f"{name} {loss:.3g}" in text
+        assert f"throughput  {row['images_per_second']:.0f} images/s" in text
+        assert "running" in text
+    assert "accuracy after" not in frames[0]
+    assert "at most" in frames[0]
+    assert re.search(r"running, (about|at most) .* left|about to end", frames[3])
+
+
+def test_the_stage_under_way_shows_its_drift(watched: tuple[Path, list[str]]) -> None:
+    folder, frames = watched
+    record = json.loads((folder / "record.json").read_text())
+    begun = record["stages"][1]["begun"]
+    line = next(each for each in frames[3].splitlines() if "domain 1" in each)
+    assert line.startswith("…")
+    assert f"{begun['drift']['score']:.2f}" in line
+    assert f"60 + {begun['pool']['active']}, grew by {begun['drift']['added']}" in line
+    before = next(each for each in frames[2].splitlines() if "domain 1" in each)
+    assert "grew" not in before, "it had not met that domain yet"
+
+
+def test_a_finished_run_is_shown_whole(watched: tuple[Path, list[str]]) -> None:
+    folder, _ = watched
+    record = json.loads((folder / "record.json").read_text())
+    text = shown(frame(take(folder)))
+    assert text.startswith("residual-sodap learns stripes, seed 0, on micro")
+    for value in (value for row in record["R"]["accuracy"] for value in row):
+        assert f"{value:.3f}" in text
+    assert f"finished: AvgACC {record['metrics']['accuracy']['average_accuracy']:.3f}" in text
+    assert "under_way" not in record
+
+
+def test_a_matrix_in_colour(watched: tuple[Path, list[str]]) -> None:
+    console = Console(file=io.StringIO(), width=100, color_system="truecolor", force_terminal=True)
+    console.print(frame(take(watched[0])))
+    text = console.file.getvalue()  # type: ignore[attr-defined]
+    assert len(re.findall(r"48;2;\d+;\d+;\d+m", text)) == 3, "the learned half of a 2 x 2 matrix"
+
+
+@pytest.mark.parametrize(
+    ("status", "note"), [("failed", "ValueError: bad"), ("interrupted", "stopped by the user")]
+)
+def test_how_it_ended_is_said(
+    watched: tuple[Path, list[str]], tmp_path: Path, status: str, note: str
+) -> None:
+    record = json.loads((watched[0] / "record.json").read_text())
+    write_json(tmp_path / "config.json", record["config"])
+    write_json(tmp_path / "record.json", record | {"status": status, "note": note})
+    now = take(tmp_path)
+    assert now.ended
+    assert f"{status}: {note}; go on with the same command and --resume" in shown(frame(now))
+    console = Console(file=io.StringIO(), force_terminal=True, width=100)
+    watch_run(console, tmp_path, once=False)  # ends by itself
+    assert status in console.file.getvalue()  # type: ignore[attr-defined]
+
+
+def test_a_run_that_was_killed_is_silent(watched: tuple[Path, list[str]], tmp_path: Path) -> None:
+    record = json.loads((watched[0] / "record.json").read_text()) | {"status": "running"}
+    write_json(tmp_path / "config.json", record["config"])
+    write_json(tmp_path / "record.json", record)
+    assert "killed" not in shown(frame(take(tmp_path)))
+    past = time.time() - 7200
+    os.utime(tmp_path / "record.json", (past, past))
+    assert "silent for 2 h 00 min: it may have been killed" in shown(frame(take(tmp_path)))
+
+
+def test_a_method_in_closed_form_has_no_epochs(tmp_path: Path) -> None:
+    folder = tmp_path / "run"
+    run(load_config("ridge", QUICK), folder, stream=make_stream())
+    text = shown(frame(take(folder)))
+    assert "finished: AvgACC" in text
+    assert "losses" not in text
+
+
+def test_waiting_for_a_run_to_begin(tmp_path: Path) -> None:
+    assert "there is nothing yet" in shown(frame(take(tmp_path / "soon")))
+    assert "there is nothing yet" in shown(frame(take(tmp_path)))
+    write_json(tmp_path / "config.json", {})
+    assert "it has only just begun" in shown(frame(take(tmp_path)))
+
+
+def test_a_folder_that_is_no_run_is_one_sentence(tmp_path: Path) -> None:
+    (tmp_path / "holiday.jpg").write_bytes(b"")
+    found = call("watch", ".", cwd=tmp_path)
+    assert (found.returncode, found.stdout) == (2, "")
+    assert found.stderr == "sodap: . holds no run: there is no config.json in it\n"
+    with pytest.raises(SodapError, match="is a file, not the folder"):
+        take(tmp_path / "holiday.jpg")
+    write_json(tmp_path / "config.json", {})
+    write_json(tmp_path / "record.json", {"mine": 1})
+    with pytest.raises(SodapError, match="not the record of a run"):
+        take(tmp_path)
+
+
+# ---------------------------------------------------------------------- numbers
+
+
+def test_a_sparkline_goes_from_lowest_to_highest() -> None:
+    assert sparkline([0.0, 0.5, 1.0]) == "▁▅█"
+    assert sparkline([0.3, 0.3]) == "▅▅"
+    assert sparkline([0, *range(8)], width=8) == BARS
+    assert len(sparkline([0.1] * 500)) == 16
+
+
+def a_record(stages: list[int], images: list[int], **training: int) -> dict[str, Any]:
+    """`stages`: epochs of those that are over."""
+    domains = [{"name": str(i), "counts": {"train": [n]}} for i, n in enumerate(images)]
+    return {
+        "config": {"training": {"epochs": 100, "patience": 5} | training},
+        "stream": {"domains": domains},
+        "stages": [{"epochs": epochs} for epochs in stages],
+    }
+
+
+def a_row(stage: int, score: float, seconds: float) -> dict[str, Any]:
+    return {"stage": stage, "val_macro_f1": score, "seconds": seconds}
+
+
+def test_the_time_left_is_a_bound_at_first() -> None:
+    record = a_record([], [100, 200])
+    assert time_left(record, []) is None
+    # 0.1 s an image: 98 more epochs of 10 s, then 100 of 20 s.
+    rows = [a_row(1, 0.5, 10.0), a_row(1, 0.6, 10.0)]
+    assert time_left(record, rows) == "at most 50 min left"
+
+
+def test_the_time_left_follows_the_stages_that_are_over() -> None:
+    # Stage 1 had 10 epochs; stage 2 is at 4, at twice the cost, and has 6 to go; stage 3 has 10.
+    rows = [a_row(1, i / 10, 10.0) for i in range(10)] + [a_row(2, i / 10, 20.0) for i in range(4)]
+    expected = 6 * 20 + 10 * 10
+    assert (
+        time_left(a_record([10], [100, 200, 100]), rows) == f"about {expected // 60 + 1} min left"
+    )
+    # Beyond what is usual, patience is what is left: the best was one epoch ago, of five.
+    rows += [a_row(2, score, 20.0) for score in (0.4, 0.5, 0.6, 0.7, 0.8, 0.9, 1.0, 0.9)]
+    assert time_left(a_record([10], [100, 200]), rows) == "about 80 s left"
+    assert time_left(a_record([10], [100, 200], epochs=12), rows) == "about to end"
+
+
+def test_domains_that_are_only_tested_on_take_no_time() -> None:
+    rows = [a_row(1, 0.5, 10.0)]
+    one = a_record([], [100], epochs=2)
+    assert time_left(one, rows) == time_left(a_record([], [100, 0], epochs=2), rows)
+    assert not Snapshot(Path(), one | {"status": "running"}).ended
+
+
+# ---------------------------------------------------------------------- real processes
+
+
+@pytest.mark.slow
+def test_a_real_run_on_a_real_terminal(tmp_path: Path) -> None:
+    """The watcher comes first, waits, sees the run learn, and leaves when it is finished."""
+    ours, theirs = pty.openpty()
+    environment = os.environ | {"TERM": "xterm-256color", "COLUMNS": "120", "LINES": "50"}
+    watcher = subprocess.Popen(
+        [str(SODAP), "watch", "run"], cwd=tmp_path, stdout=theirs, stderr=theirs, env=environment
+    )
+    os.close(theirs)
+    seen = os.read(ours, 1000).decode()
+    assert "waiting for the run" in seen
+
+    learner = subprocess.Popen(
+        [str(SODAP), "run", "demo", "stream=digits-mini", "epochs=2", "--out", "run"],
+        cwd=tmp_path,
+        stdout=subprocess.DEVNULL,
+    )
+    seen = ""
+    while True:
+        try:
+            chunk = os.read(ours, 65536).decode(errors="replace")
+        except OSError:  # the terminal's other end is closed
+            break
+        if not chunk:
+            break
+        seen += chunk
+    os.close(ours)
+    assert watcher.wait(60) == 0
+    assert learner.wait(60) == 0
+    assert "running, at most" in seen
+    assert "finished: AvgACC" in seen
+    assert "…" in seen
+
+    quiet = call("watch", "run", cwd=tmp_path)
+    assert "\x1b" not in quiet.stdout, "no colours and no cursor where there is no terminal"
+    assert quiet.stdout.count("finished: AvgACC") == 1
+    assert call("watch", "run", "--once", cwd=tmp_path).stdout == quiet.stdout

@@ -1,0 +1,169 @@
+"""What a tracker is told: the numbers of the run, at the right step, and how it ended."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+from tests.conftest import make_stream
+
+import sodap.experiments.tracking as tracking
+from sodap.errors import SodapError
+from sodap.experiments import Observer, RunConfig, load_config, run
+from sodap.experiments.tracking import LostTrackerWarning, Together, Tracker
+from sodap.streams import Stage
+
+QUICK = ["epochs=2", "patience=2", "batch_size=16", "device=cpu", "evidence=false"]
+
+
+class Notebook:
+    """A logger that writes down what it is told."""
+
+    def __init__(self) -> None:
+        self.settings: dict[str, Any] = {}
+        self.told: list[tuple[int | None, dict[str, float]]] = []
+        self.ended: list[str] = []
+        self.closed: list[int] = []
+        self.experiment = SimpleNamespace(finish=lambda exit_code: self.closed.append(exit_code))
+
+    def log_hyperparams(self, params: dict[str, Any]) -> None:
+        self.settings = params
+
+    def log_metrics(self, metrics: dict[str, float], step: int | None = None) -> None:
+        self.told.append((step, metrics))
+
+    def finalize(self, status: str) -> None:
+        self.ended.append(status)
+
+    def of(self, name: str) -> dict[int | None, float]:
+        return {step: metrics[name] for step, metrics in self.told if name in metrics}
+
+
+@pytest.fixture
+def notebook(monkeypatch: pytest.MonkeyPatch) -> Notebook:
+    """Whatever tracker is asked for, this one answers."""
+    written = Notebook()
+    made = dict.fromkeys(tracking.TRACKERS, lambda config, folder: written)
+    monkeypatch.setattr(tracking, "TRACKERS", made)
+    monkeypatch.setattr(tracking, "find_spec", lambda name: object())
+    return written
+
+
+def learn(
+    folder: Path, kind: str = "wandb", recipe: str = "default", *others: Observer, **more: Any
+) -> dict[str, Any]:
+    config = load_config(recipe, QUICK)
+    observer = Together(Tracker(kind, config, folder), *others)
+    return run(config, folder, stream=make_stream(), observer=observer, **more)
+
+
+def log_of(folder: Path) -> list[dict[str, Any]]:
+    return [json.loads(line) for line in (folder / "log.jsonl").read_text().splitlines()]
+
+
+def test_it_is_told_what_the_folder_holds(tmp_path: Path, notebook: Notebook) -> None:
+    folder = tmp_path / "run"
+    record = learn(folder)
+    assert notebook.settings == record["config"]
+    rows = log_of(folder)
+    assert list(notebook.of("val/macro_f1")) == [1, 2, 3, 4], "epochs are counted over stages"
+    for step, row in enumerate(rows, start=1):
+        assert notebook.of("val/macro_f1")[step] == row["val_macro_f1"]
+        assert notebook.of("loss/ce")[step] == row["losses"]["ce"]
+        assert notebook.of("stage")[step] == row["stage"]
+    assert notebook.of("weight/ce") == {s: rows[s - 1]["weights"]["ce"] for s in (3, 4)}  # type: ignore[operator]
+    for number, name in enumerate(("domain 0", "domain 1")):
+        accuracies = [row[number] for row in record["R"]["accuracy"]]
+        assert notebook.of(f"R/accuracy/{name}") == dict(zip((2, 4), accuracies, strict=True))
+    assert notebook.of("drift/score") == {4: record["stages"][1]["begun"]["drift"]["score"]}
+    assert notebook.of("pool/frozen") == {2: 0, 4: 60}
+    last = notebook.of("metric/average_accuracy")[4]
+    assert last == record["metrics"]["accuracy"]["average_accuracy"]
+    assert notebook.of("metric/average_forgetting").keys() == {4}, "undefined after one stage"
+    assert notebook.ended == ["success"]
+    assert notebook.closed == [0]
+
+
+class PluggedOutError(Exception):
+    pass
+
+
+class Stopper(Observer):
+    def epoch_done(self, stage: Stage, row: Mapping[str, Any]) -> None:
+        if (stage.number, row["epoch"]) == (2, 1):
+            raise PluggedOutError
+
+
+def test_a_resumed_run_goes_on_at_its_step(tmp_path: Path, notebook: Notebook) -> None:
+    folder = tmp_path / "run"
+    with pytest.raises(PluggedOutError):
+        learn(folder, "mlflow", "sequential", Stopper())
+    assert notebook.ended == ["failed"]
+    assert notebook.closed == [], "only one of them leaves its runs open"
+    assert list(notebook.of("lr")) == [1, 2, 3]
+    notebook.told.clear()
+    learn(folder, "mlflow", "sequential", resume=True)
+    assert list(notebook.of("lr")) == [4]
+    assert list(notebook.of("R/accuracy/domain 1")) == [4]
+    assert notebook.ended == ["failed", "success"]
+
+
+def test_without_epochs_stages_are_the_steps(tmp_path: Path, notebook: Notebook) -> None:
+    learn(tmp_path / "run", "tensorboard", "ridge")
+    assert list(notebook.of("metric/final_average")) == [1, 2]
+    assert notebook.of("lr") == {}
+
+
+def test_a_tracker_that_breaks_does_not_cost_the_run(tmp_path: Path, notebook: Notebook) -> None:
+    def refuse(metrics: dict[str, float], step: int | None = None) -> None:
+        raise ConnectionError("the server is away\nand more")
+
+    notebook.log_metrics = refuse  # type: ignore[method-assign]
+    with pytest.warns(LostTrackerWarning) as heard:
+        record = learn(tmp_path / "run", recipe="sequential")
+    assert record["status"] == "finished"
+    messages = [str(each.message) for each in heard]
+    assert messages == ["wandb is left out from here on: the server is away"]
+
+
+def test_names_are_such_as_every_tracker_takes(notebook: Notebook, tmp_path: Path) -> None:
+    tracker = Tracker("mlflow", RunConfig(), tmp_path)
+    tracker.started(make_stream(), 0)
+    tracker._log({"R/accuracy/Zürich (2019)": 0.5}, 1)
+    assert notebook.told == [(1, {"R/accuracy/Z_rich _2019_": 0.5})]
+
+
+@pytest.mark.parametrize("kind", ["tensorboard", "mlflow", "wandb"])
+def test_a_missing_package_is_named(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kind: str
+) -> None:
+    monkeypatch.setattr(tracking, "find_spec", lambda name: None)
+    with pytest.raises(SodapError, match=rf"--log {kind} needs .* pip install 'sodap\[track\]'"):
+        Tracker(kind, RunConfig(), tmp_path)
+
+
+def test_an_unknown_log_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(SodapError, match="no log called 'paper'; there are: tensorboard, mlflow"):
+        Tracker("paper", RunConfig(), tmp_path)
+
+
+def test_tensorboard_can_read_it(tmp_path: Path) -> None:
+    reading = pytest.importorskip(
+        "tensorboard.backend.event_processing.event_accumulator",
+        reason="TensorBoard is not installed",
+    )
+    folder = tmp_path / "run"
+    record = learn(folder, "tensorboard", "sequential")
+    events = reading.EventAccumulator(str(folder / "tensorboard")).Reload()
+    found = [(event.step, event.value) for event in events.Scalars("loss/ce")]
+    expected = [(step, row["losses"]["ce"]) for step, row in enumerate(log_of(folder), start=1)]
+    assert found == pytest.approx(expected)
+    last = events.Scalars("R/accuracy/domain 0")[-1]
+    assert (last.step, last.value) == (4, pytest.approx(record["R"]["accuracy"][1][0]))
+    settings = events.Tensors("config/text_summary")[0].tensor_proto.string_val[0]
+    assert json.loads(settings) == record["config"]
+    assert "hp_metric" not in events.Tags()["scalars"]
