@@ -11,7 +11,7 @@ from tests.cli.test_cli import call
 
 @pytest.mark.slow
 def test_two_removals_of_a_tiny_stream(tmp_path: Path) -> None:
-    command = ["ablate", "default", "stream=digits-mini", "epochs=1", "evidence=false"]
+    command = ["ablate", "demo", "stream=digits-mini", "epochs=1", "batch_size=16"]
     command += ["--only", "qe,uw", "--seeds", "1", "--out", "out"]
     first = call(*command, cwd=tmp_path)
     assert first.returncode == 0, first.stderr
@@ -31,7 +31,7 @@ def test_two_removals_of_a_tiny_stream(tmp_path: Path) -> None:
         assert rows[name]["average_accuracy"]["mean"] == scores[name]
     points = 100 * (scores["qe"] - scores["full"])
     assert rows["qe"]["average_accuracy"]["points"] == pytest.approx(points)
-    shown = next(line for line in first.stdout.splitlines() if "query enhancer" in line)
+    shown = [line for line in first.stdout.splitlines() if "query enhancer" in line][-1]
     assert f"{scores['qe']:.3f}" in shown
     assert f"{round(points, 1) + 0.0:+.1f}" in shown
 
@@ -40,19 +40,9 @@ def test_two_removals_of_a_tiny_stream(tmp_path: Path) -> None:
     assert again.stdout.count(shown) == 1
 
 
-@pytest.mark.parametrize(
-    ("arguments", "words"),
-    [
-        (["ridge"], "not of ridge"),
-        (["default", "--only", "everything"], "no variant is called 'everything'"),
-        (["default", "seed=1"], "give --seeds instead"),
-    ],
-)
-def test_a_mistake_is_one_sentence_and_exit_2(
-    tmp_path: Path, arguments: list[str], words: str
-) -> None:
-    found = call("ablate", *arguments, cwd=tmp_path)
+def test_a_mistake_is_one_sentence_and_exit_2(tmp_path: Path) -> None:
+    found = call("ablate", "default", "--only", "everything", cwd=tmp_path)
     assert found.returncode == 2
-    assert words in found.stderr
+    assert "no variant is called 'everything'" in found.stderr
     assert found.stderr.count("\n") == 1
     assert not any(tmp_path.iterdir())

@@ -1,4 +1,4 @@
-"""Watching a run: from inside, epoch by epoch; from a recording; and a real process on a terminal."""
+"""Watching a run: epoch by epoch from inside, from its folder later, and on a real terminal."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ QUICK = ["epochs=2", "patience=2", "batch_size=16", "device=cpu", "evidence=fals
 
 
 def shown(view: RenderableType) -> str:
-    console = Console(file=io.StringIO(), width=120, color_system=None)
+    console = Console(file=io.StringIO(), width=300, color_system=None)
     console.print(view)
     text = console.file.getvalue()  # type: ignore[attr-defined]
     assert isinstance(text, str)
@@ -67,8 +67,8 @@ def test_every_epoch_shows(watched: tuple[Path, list[str]]) -> None:
         assert f"throughput  {row['images_per_second']:.0f} images/s" in text
         assert "running" in text
     assert "accuracy after" not in frames[0]
-    assert "at most" in frames[0]
-    assert re.search(r"running, (about|at most) .* left|about to end", frames[3])
+    assert re.search(r"running, (at most .* left|about to end)", frames[0])
+    assert re.search(r"running, (about .* left|about to end)", frames[3])
 
 
 def test_the_stage_under_way_shows_its_drift(watched: tuple[Path, list[str]]) -> None:
@@ -240,7 +240,7 @@ def test_a_real_run_on_a_real_terminal(tmp_path: Path) -> None:
     os.close(ours)
     assert watcher.wait(60) == 0
     assert learner.wait(60) == 0
-    assert "running, at most" in seen
+    assert "running, " in seen
     assert "finished: AvgACC" in seen
     assert "…" in seen
 

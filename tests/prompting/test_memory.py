@@ -19,10 +19,12 @@ def test_read_is_multi_head_attention() -> None:
         reference.out_proj.weight.copy_(bank.to_output.weight)
         reference.out_proj.bias.copy_(bank.to_output.bias)
     query = 7 * torch.randn(3, 24) + 2
-    retrieved, attention = bank.recall().read(query)
+    recall = bank.recall()
+    attention = recall.attend(query)
+    retrieved = recall.retrieved(attention)
     expected, weights = reference(F.layer_norm(query, (24,)), bank.keys, bank.values)
     torch.testing.assert_close(retrieved, expected)
-    torch.testing.assert_close(attention, weights)
+    torch.testing.assert_close(attention.mean(1), weights)
     signal = torch.randn(3, 24)
     (retrieved * signal).sum().backward()  # type: ignore[no-untyped-call]
     (expected * signal).sum().backward()
@@ -54,7 +56,9 @@ def test_write_follows_the_attending_queries() -> None:
     for attention in attentions:
         attention[:, 2] = 1e-9  # nor in any
     keys, values = bank.keys.clone(), bank.values.clone()
-    bank.write(queries, attentions)
+    # Two heads that differ from their mean by as much as each other.
+    swing = 1e-3 * torch.rand(6, 4)
+    bank.write(queries, [torch.stack([a + swing, a - swing], 1) for a in attentions])
     torch.testing.assert_close(bank.keys, naive_write(keys, queries, attentions))
     torch.testing.assert_close(bank.values, naive_write(values, queries, attentions))
     torch.testing.assert_close(bank.keys[2], keys[2], atol=0, rtol=0)
@@ -64,7 +68,9 @@ def test_write_follows_the_attending_queries() -> None:
 def test_writing_before_backward_is_safe() -> None:
     bank = MemoryBank(8, slots=4, heads=2)
     query = torch.randn(3, 8)
-    retrieved, attention = bank.recall().read(query)
+    recall = bank.recall()
+    attention = recall.attend(query)
+    retrieved = recall.retrieved(attention)
     bank.write([query], [attention])
     torch.autograd.backward(retrieved.sum())
     assert bank.to_key.weight.grad is not None
@@ -75,9 +81,10 @@ def test_slots_learn_one_way_or_the_other() -> None:
     assert {"keys", "values"} <= dict(written.named_buffers()).keys()
     assert {"keys", "values"} <= dict(learned.named_parameters()).keys()
     before = learned.keys.clone()
-    learned.write([torch.randn(3, 8)], [torch.rand(3, 9)])
+    learned.write([torch.randn(3, 8)], [torch.rand(3, 2, 9)])
     torch.testing.assert_close(learned.keys, before, atol=0, rtol=0)
-    torch.autograd.backward(learned.recall().read(torch.randn(3, 8))[0].sum())
+    recall = learned.recall()
+    torch.autograd.backward(recall.retrieved(recall.attend(torch.randn(3, 8))).sum())
     assert learned.values.grad is not None
 
 

@@ -58,8 +58,9 @@ def test_only_the_cls_token_changes() -> None:
     assert not torch.equal(prompted[:, 0], tokens[:, 0])
 
 
-def test_is_the_paper_step_by_step() -> None:
-    prompter = build()
+@pytest.mark.parametrize("bottleneck", [8, 60])  # W2 W_down multiplied out, and not
+def test_is_the_paper_step_by_step(bottleneck: int) -> None:
+    prompter = build(bottleneck=bottleneck)
     prompter.expand(4, torch.Generator().manual_seed(5))
     tokens = images()
     prompts = prompter.start()
@@ -70,12 +71,14 @@ def test_is_the_paper_step_by_step() -> None:
     assert memory is not None
     q = 2 * prompter.start()(0, tokens)[:, 0] + 1
     g = tokens[:, 0]
-    r, _ = memory.recall().read(q)
+    recall = memory.recall()
+    r = recall.retrieved(recall.attend(q))
     c = torch.cat([q, g, r], dim=1)
-    hidden = F.layer_norm(c @ adapter.enhancer.W1, (8,))
+    hidden = F.layer_norm(c @ adapter.enhancer.W1, (bottleneck,))
     enhanced = q + F.gelu(hidden) @ adapter.enhancer.W2
+    torch.testing.assert_close(enhanced, adapter.enhancer(q, g, r))
     z = enhanced @ adapter.W_down
-    p_out = torch.zeros(len(q), 8)
+    p_out = torch.zeros(len(q), bottleneck)
     for rows, scale in ((slice(0, 6), 1.0), (slice(6, 10), 0.1)):
         keys, values = prompter.pool.keys[0, rows], prompter.pool.values[0, rows]
         logits = F.cosine_similarity(z[:, None], keys[None], dim=-1)

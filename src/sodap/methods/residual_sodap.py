@@ -111,7 +111,8 @@ class ResidualSodap(Method):
     def features(self, images: Tensor) -> tuple[Tensor, PromptPass]:
         """CLS features `[B, D]` of the prompted backbone, and how each layer was routed."""
         prompts = self.prompter.start()
-        return self.backbone(images, prompts, norm=self.config.feature_norm).float(), prompts
+        features = self.backbone(images, cls=prompts.cls, norm=self.config.feature_norm)
+        return features.float(), prompts
 
     def forward(self, images: Tensor) -> Tensor:
         logits: Tensor = self.head(self.features(images)[0])

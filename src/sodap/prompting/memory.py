@@ -24,15 +24,14 @@ class Recall(NamedTuple):
     base: Tensor  # [D], what is answered whatever was asked
     heads: int
 
-    def read(self, query: Tensor) -> tuple[Tensor, Tensor]:
-        """What the slots answer to ``query [B, D]``: retrieved ``[B, D]``, attention ``[B, M]``.
-
-        The attention is the mean over the heads.
-        """
+    def attend(self, query: Tensor) -> Tensor:
+        """How much each head attends to each slot: ``query [B, D] -> [B, H, M]``."""
         asked = F.linear(_standardise(query), self.questions, self.offsets)
-        attention = asked.view(len(query), self.heads, -1).softmax(dim=-1)  # [B, H, M]
-        retrieved = torch.addmm(self.base, attention.flatten(1), self.answers)
-        return retrieved, attention.mean(1)
+        return asked.view(len(query), self.heads, -1).softmax(dim=-1)
+
+    def retrieved(self, attention: Tensor) -> Tensor:
+        """What is read with an attention ``[B, H, M]``: ``[B, D]``."""
+        return torch.addmm(self.base, attention.flatten(1), self.answers)
 
 
 class MemoryBank(nn.Module):
@@ -93,15 +92,15 @@ class MemoryBank(nn.Module):
 
     @torch.no_grad()
     def write(self, queries: Sequence[Tensor], attentions: Sequence[Tensor]) -> None:
-        """One moving-average step from the queries ``[B, D]`` and attentions ``[B, M]`` of layers.
+        """One moving-average step from the layers' queries ``[B, D]`` and attentions ``[B, H, M]``.
 
         Every slot moves towards the mean query that attended to it, averaged over the layers in
-        which it was attended to at all; slots nobody asked stay.
+        which it was attended to at all; slots nobody asked stay. Heads count alike.
         """
         if self.learnable:
             return
         query = _standardise(torch.stack(list(queries)))  # [L, B, D]
-        attention = torch.stack(list(attentions))  # [L, B, M]
+        attention = torch.stack(list(attentions)).mean(2)  # [L, B, M]
         mass = attention.sum(1).unsqueeze(-1)  # [L, M, 1]
         asked = mass > NEGLIGIBLE * attention.shape[1]
         mean_query = torch.where(asked, attention.mT @ query / mass, 0.0)  # [L, M, D]

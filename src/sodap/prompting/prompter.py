@@ -5,7 +5,7 @@ from typing import Literal, get_args
 import torch
 from torch import Tensor, nn
 
-from sodap.prompting.adapter import Adapter
+from sodap.prompting.adapter import Adapter, Way
 from sodap.prompting.losses import diversity_loss, norm_loss
 from sodap.prompting.memory import MemoryBank
 from sodap.prompting.pool import Merge, PromptPool
@@ -155,42 +155,53 @@ class PromptPass:
             self.keys = unit(pool.keys)  # [copies, N, d]
             self.values = pool.values  # [copies, N, d]
             self.partition = prompter.router.partition(pool.sets)
+            # p_F + λ_r p_A: what a prompt counts for is part of it.
+            self.prompts = self.values * self.partition.share.unsqueeze(-1)
             self.recall = None if memory is None else memory.recall()
         self.context: Tensor  # [B, D], from layer 0 on
+        self.ways: dict[int, Way] = {}  # by adapter
         self.routings: list[Routing] = []
         self.queries: list[Tensor] = []  # [B, D] each, detached
-        self.attentions: list[Tensor] = []  # [B, M] each, detached; none without a memory
+        self.attentions: list[Tensor] = []  # [B, H, M] each, detached; none without a memory
 
     def __call__(self, layer: int, tokens: Tensor) -> Tensor:
         """The tokens ``[B, 1+S, D]`` that block ``layer`` is to see."""
+        cls = self.cls(layer, tokens)
+        return torch.cat([cls.to(tokens.dtype).unsqueeze(1), tokens[:, 1:]], dim=1)
+
+    def cls(self, layer: int, tokens: Tensor) -> Tensor:
+        """The CLS token ``[B, D]`` that block ``layer`` is to see instead of its own."""
         if layer != len(self.routings):
             raise ValueError(f"layer {layer} was called where {len(self.routings)} is next")
         # The prompter sees one token per image, so it can afford its own full precision.
         with torch.autocast(tokens.device.type, enabled=False):
-            cls = self._prompt(layer, tokens)
-        return torch.cat([cls.to(tokens.dtype).unsqueeze(1), tokens[:, 1:]], dim=1)
+            return self._prompt(layer, tokens)
 
     def _prompt(self, layer: int, tokens: Tensor) -> Tensor:
         prompter = self.prompter
-        adapter = prompter.adapter(layer)
-        dtype = adapter.W_down.dtype
+        dtype = prompter.adapter(layer).W_down.dtype
         if layer == 0:
             self.context = prompter.global_context(tokens).to(dtype)
-        query = tokens[:, 0].to(dtype)
-        retrieved = self._retrieve(query)
-        compressed = adapter.compress(query, self.context, retrieved)
         copy = layer if len(self.keys) > 1 else 0
+        way = self._way(layer, copy)
+        query = tokens[:, 0].to(dtype)
+        attention = None if self.recall is None else self.recall.attend(query)
+        compressed = way.compress(query, attention)
         routing = prompter.router.route(compressed, self.keys[copy], self.partition)
         self.routings.append(routing)
         self.queries.append(query.detach())
-        return adapter.inject(query, routing.prompt(self.values[copy]))
+        if attention is not None:
+            self.attentions.append(attention.detach())
+        return way.inject(query, routing.weights)
 
-    def _retrieve(self, query: Tensor) -> Tensor | None:
-        if self.recall is None:
-            return None
-        retrieved, attention = self.recall.read(query)
-        self.attentions.append(attention.detach())
-        return retrieved
+    def _way(self, layer: int, copy: int) -> Way:
+        """Of an adapter that all layers share there is one."""
+        index = layer if len(self.prompter.adapters) > 1 else 0
+        if index not in self.ways:
+            adapter = self.prompter.adapter(layer)
+            prompts = self.prompts[copy].to(adapter.W_up.dtype)
+            self.ways[index] = adapter.way(self.context, self.recall, prompts)
+        return self.ways[index]
 
 
 def _check(name: str, value: str, allowed: tuple[str, ...]) -> None:

@@ -152,7 +152,7 @@ def forgetting(records: Mapping[str, Record]) -> Figure:
         figure.supxlabel("stages learned", size=10)
         figure.supylabel("accuracy", size=10)
         lines = figure.axes[0].get_legend_handles_labels()
-        figure.legend(*lines, loc="outside upper center", ncols=len(records))
+        figure.legend(*lines, loc="outside upper center", ncols=min(len(records), 3))
     return figure
 
 

@@ -26,8 +26,9 @@ def number_grid(
     high: float = 1.0,
     digits: int = 2,
     written: bool = True,
+    room: int = 60,
 ) -> None:
-    """Cells `[R, C]` with their numbers; NaN stays clear."""
+    """Cells `[R, C]` with their numbers; NaN stays clear. `room` is as for `name_cells`."""
     table = np.asarray(values, np.float64)
     place = np.clip((table - low) / ((high - low) or 1.0), 0, 1)
     colours = colormaps["cividis"](np.nan_to_num(place))
@@ -40,7 +41,7 @@ def number_grid(
                 ink = "white" if dark[row, column] else "black"
                 text = f"{value:.{digits}f}" if digits else f"{value:.0f}"
                 axes.text(column, row, text, ha="center", va="center", color=ink, size=8)
-    name_cells(axes, rows, columns)
+    name_cells(axes, rows, columns, room)
 
 
 def veil(weights: NDArray[np.float64], colour: str, strongest: float) -> NDArray[np.float64]:
@@ -54,9 +55,9 @@ def veil(weights: NDArray[np.float64], colour: str, strongest: float) -> NDArray
     )
 
 
-def name_cells(axes: Axes, rows: Sequence[str], columns: Sequence[str]) -> None:
-    """Names of rows at the left, of columns on top; no lines."""
-    slant = 40 if columns and max(map(len, columns)) * len(columns) > 60 else 0
+def name_cells(axes: Axes, rows: Sequence[str], columns: Sequence[str], room: int = 60) -> None:
+    """Names of rows at the left, of columns on top, slanted if more than `room` letters wide."""
+    slant = 40 if columns and max(map(len, columns)) * len(columns) > room else 0
     axes.set_xticks(
         range(len(columns)), labels=columns, rotation=slant, ha="left" if slant else "center"
     )

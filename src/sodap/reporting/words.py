@@ -6,11 +6,8 @@ from sodap.evaluation import Interval
 from sodap.reporting.lead import shown
 
 
-def with_interval(value: float | None, ends: Interval | None) -> str:
-    """`0.912 (0.890 to 0.931)`; the value alone where its interval is not known."""
-    if value is None or ends is None:
-        return shown(value)
-    return f"{shown(value)} ({shown(ends.low)} to {shown(ends.high)})"
+def interval(ends: Interval | None) -> str:
+    return "–" if ends is None else f"{shown(ends.low)} to {shown(ends.high)}"
 
 
 def signed(value: float | None) -> str:

@@ -30,7 +30,7 @@ def comparison_sections(runs: Sequence[ShownRun]) -> list[Section]:
     sections = [Section("runs", "All runs", list(_runs(runs)))]
     if tables:
         sections.insert(0, Section("table", "Methods and streams", list(_table_one(tables))))
-        blocks = [*_over_seeds(tables), *_over_images(some)]
+        blocks = [*_over_seeds(tables), *_over_images(some, tables)]
         if blocks:
             sections.append(Section("differences", "Differences", blocks))
     side_by_side = list(_side_by_side(runs))
@@ -165,23 +165,24 @@ def _gap(gap: Difference | None) -> Cell:
     return Cell(show_difference(gap), gap.mean, bold=gap.sign != 0)
 
 
-def _over_images(runs: Sequence[ShownRun]) -> Iterator[Block]:
+def _over_images(runs: Sequence[ShownRun], tables: Sequence[StreamTable]) -> Iterator[Block]:
     """Pairs of runs that were asked about the same images: one table a stream and seed."""
+    rivals = {table.stream: table.rival(None) for table in tables}
     groups: dict[tuple[str, int], list[ShownRun]] = {}
     for run in runs:
         if run.status == "finished" and run.outcomes() is not None:
             groups.setdefault((run.stream_name, run.seed), []).append(run)
     shown_groups = [group for group in groups.values() if len(group) > 1]
     for group in shown_groups[:4]:
-        yield images_table(group)
+        yield images_table(group, rivals[group[0].stream_name])
     if len(shown_groups) > 4:
         left = len(shown_groups) - 4
         yield Prose(f"{left} more seeds and streams can be compared image by image, a few at once.")
 
 
-def images_table(group: Sequence[ShownRun]) -> Table:
-    """Every run minus the first, paired by test image."""
-    first = next((run for run in group if run.label.startswith("residual-sodap")), group[0])
+def images_table(group: Sequence[ShownRun], rival: str | None) -> Table:
+    """Every run minus the rival's (the first one's, if it has none here), paired by test image."""
+    first = next((run for run in group if run.label == rival), group[0])
     base = first.outcomes()
     scores = summary(first.record["R"]["accuracy"])
     rows: list[Sequence[str | Cell]] = []
@@ -218,17 +219,19 @@ def _side_by_side(runs: Sequence[ShownRun]) -> Iterator[Block]:
     streams = dict.fromkeys(run.stream_name for run in runs)
     for stream in streams:
         lines: dict[str, Record] = {}
-        for run in runs:
-            if run.stream_name == stream and run.status == "finished":
-                lines.setdefault(run.label or run.method, run.record)
+        seen: set[str] = set()
+        for number, run in enumerate(runs, 1):
+            if run.stream_name == stream and run.status == "finished" and run.label not in seen:
+                seen.add(run.label)
+                lines[f"{number}: {run.method}"] = run.record
         domains = {len(record["stream"]["domains"]) for record in lines.values()}
         if 1 < len(lines) <= MOST_LINES and len(domains) == 1:
             yield Drawing(
                 f"forgetting-{stream}",
                 f"Accuracy over the stages of {stream}: {', '.join(lines)}",
                 figures.forgetting(lines),
-                f"{stream}: accuracy of each domain over the stages, one seed of each method. "
-                f"Dotted: before the domain was learned.",
+                f"{stream}: accuracy of each domain over the stages, one run of each method. "
+                f"Dotted: before the domain was learned. Numbers are those of the table.",
             )
     for number, run in enumerate(runs, 1):
         if run.learned:

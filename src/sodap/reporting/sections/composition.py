@@ -150,10 +150,10 @@ def probe_figure(run: ShownRun) -> Figure:
     names = run.domains[: len(probe["own"][0])]
     rows = [f"B{i}" for i in range(1, stages + 1)]
     with rc_context(STYLE):
-        figure = Figure(figsize=(max(WIDTH, 1.0 + 0.9 * len(names)), 1.0 + 0.3 * stages))
+        figure = Figure(figsize=(max(WIDTH, 1.0 + 0.9 * len(names)), 1.3 + 0.3 * stages))
         for place, (kind, words) in enumerate((("own", "own domain"), ("joint", "all domains")), 1):
             axes = figure.add_subplot(1, 2, place)
-            number_grid(axes, probe[kind], rows, names)
+            number_grid(axes, probe[kind], rows, names, room=24)
             axes.set_title(f"fitted to {words}", size=9)
     return figure
 

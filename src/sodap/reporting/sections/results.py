@@ -12,14 +12,14 @@ from numpy.typing import NDArray
 
 from sodap.evaluation import Reliability, metric_intervals, recall_per_class, reliability
 from sodap.reporting import figures
-from sodap.reporting.blocks import Block, Cell, Drawing, Prose, Section, Table
+from sodap.reporting.blocks import Block, Cell, Drawing, Facts, Prose, Section, Table
 from sodap.reporting.demo_page import METRICS
 from sodap.reporting.figures import BLUE, ORANGE, WIDTH
 from sodap.reporting.heat import name_cells, number_grid, veil
 from sodap.reporting.lead import shown
 from sodap.reporting.runs import ShownRun
 from sodap.reporting.svg import INK, STYLE
-from sodap.reporting.words import signed, with_interval
+from sodap.reporting.words import interval, signed
 
 MOST_PANELS = 12
 
@@ -33,6 +33,7 @@ def _blocks(run: ShownRun) -> Iterator[Block]:
         yield Prose("No stage was finished, so nothing was tested.", "warning")
         return
     yield metrics_table(run)
+    yield Facts([(title, meaning) for title, _, _, meaning in METRICS])
     yield Drawing(
         "accuracy-matrix",
         f"R, the accuracy of {run.title}, after each stage on each domain",
@@ -61,7 +62,7 @@ def _blocks(run: ShownRun) -> Iterator[Block]:
             f"Confusion of classes in each domain, after the last stage of {run.title}",
             confusion_figure(run),
             "Confusion after the last stage. Rows are what the image shows, columns what was "
-            "answered; a row's colours add up to 1, its numbers are images.",
+            "answered. Blue is right, orange wrong; the numbers are images.",
             list(confusion_tables(run)),
             wide=len(run.classes) > 5,
         )
@@ -87,18 +88,17 @@ def metrics_table(run: ShownRun) -> Table:
     outcomes = run.outcomes()
     ends = metric_intervals(outcomes) if outcomes is not None else {}
     rows: list[Sequence[str | Cell]] = []
-    for title, measure, key, meaning in METRICS:
+    for title, measure, key, _ in METRICS:
         value = run.record["metrics"][measure][key]
         known = ends.get(key) if measure == "accuracy" else None
-        rows.append([title, Cell(with_interval(value, known), value, bold=True), meaning])
+        rows.append([title, Cell(shown(value), value, bold=True), Cell(interval(known))])
     about = (
-        "95 % intervals from drawing the test images anew, each with its outcomes of all stages; "
-        "they speak of other images, not of other seeds"
+        "The interval comes from drawing the test images anew, each with its outcomes of all "
+        "stages. It speaks of other images, not of other seeds."
         if ends
-        else "the run left no answers to single images, so there are no intervals"
+        else "The run left no answers to single images, so there are no intervals."
     )
-    heads = ["Metric", "Value", "Meaning"]
-    return Table(f"The run in numbers; {about}", heads, rows, wide=True)
+    return Table(about, ["Metric", "Value", "95 % interval"], rows)
 
 
 def matrix_table(run: ShownRun) -> Table:

@@ -107,7 +107,8 @@ def selection_figure(run: ShownRun, stage: StageEvidence, routed: DomainRouting)
     strongest = float(np.quantile(weights[weights > 0], 0.99)) if (weights > 0).any() else 1.0
     with rc_context(STYLE):
         high = 0.7 + half * min(0.9, max(0.35, 0.035 * images))
-        figure = Figure(figsize=(9.0, high), layout="none")
+        figure = Figure(figsize=(9.0, high))
+        figure.set_layout_engine("none")
         below, above = 0.5 / high, 0.1 / high
         for column in range(2):
             axes = figure.add_axes((0.06 + column * 0.5, below, 0.43, 1 - below - above))

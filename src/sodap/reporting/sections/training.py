@@ -8,6 +8,7 @@ from itertools import pairwise
 from matplotlib import rc_context
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
+from matplotlib.ticker import MaxNLocator
 
 from sodap.reporting import figures
 from sodap.reporting.blocks import Block, Cell, Drawing, Facts, Prose, Section, Table
@@ -87,6 +88,7 @@ def _by_stage(axes: Axes, rows: Sequence[Row], key: str, colour: str) -> None:
     for at, (row, following) in enumerate(pairwise(rows), 1):
         if row["stage"] != following["stage"]:
             axes.axvline(at + 0.5, color=INK, alpha=0.25, lw=0.8)
+    axes.xaxis.set_major_locator(MaxNLocator(integer=True))
     axes.grid(axis="y", color=INK, alpha=0.15)
 
 
