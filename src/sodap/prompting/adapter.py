@@ -40,7 +40,7 @@ class Adapter(nn.Module):
             return Way(up, self.W_down)
         assert recall is not None, "the enhancer asks the memory"
         width, bottleneck = self.W_down.shape
-        for_query, for_context, for_memory = self.enhancer.W1.split(width)
+        for_query, for_context, for_memory = self.enhancer.W1.chunk(3)
         return Way(
             up,
             down=torch.cat([self.W_down, for_query], dim=1),
