@@ -139,6 +139,8 @@ def test_a_method_in_closed_form_has_no_epochs(tmp_path: Path) -> None:
 def test_waiting_for_a_run_to_begin(tmp_path: Path) -> None:
     assert "there is nothing yet" in shown(frame(take(tmp_path / "soon")))
     assert "there is nothing yet" in shown(frame(take(tmp_path)))
+    (tmp_path / ".config.json.abc.tmp").touch()  # half-written
+    assert "there is nothing yet" in shown(frame(take(tmp_path)))
     write_json(tmp_path / "config.json", {})
     assert "it has only just begun" in shown(frame(take(tmp_path)))
 
@@ -211,38 +213,52 @@ def test_domains_that_are_only_tested_on_take_no_time() -> None:
 # ---------------------------------------------------------------------- real processes
 
 
+class Terminal:
+    """A pseudo-terminal that remembers all that was written on it."""
+
+    def __init__(self) -> None:
+        self.ours, self.theirs = pty.openpty()
+        self.seen = ""
+
+    def read(self, until: str | None = None) -> None:
+        """Up to some words, or until the other end is closed."""
+        while until is None or until not in self.seen:
+            try:
+                chunk = os.read(self.ours, 65536)
+            except OSError:
+                chunk = b""
+            if not chunk:
+                assert until is None, f"it ended without '{until}': {self.seen}"
+                return
+            self.seen += chunk.decode(errors="replace")
+
+
 @pytest.mark.slow
 def test_a_real_run_on_a_real_terminal(tmp_path: Path) -> None:
     """The watcher comes first, waits, sees the run learn, and leaves when it is finished."""
-    ours, theirs = pty.openpty()
-    environment = os.environ | {"TERM": "xterm-256color", "COLUMNS": "120", "LINES": "50"}
+    terminal = Terminal()
     watcher = subprocess.Popen(
-        [str(SODAP), "watch", "run"], cwd=tmp_path, stdout=theirs, stderr=theirs, env=environment
-    )
-    os.close(theirs)
-    seen = os.read(ours, 1000).decode()
-    assert "waiting for the run" in seen
-
-    learner = subprocess.Popen(
-        [str(SODAP), "run", "demo", "stream=digits-mini", "epochs=2", "--out", "run"],
+        [str(SODAP), "watch", "run"],
         cwd=tmp_path,
-        stdout=subprocess.DEVNULL,
+        stdout=terminal.theirs,
+        stderr=terminal.theirs,
+        env=os.environ | {"TERM": "xterm-256color", "COLUMNS": "120", "LINES": "50"},
     )
-    seen = ""
-    while True:
-        try:
-            chunk = os.read(ours, 65536).decode(errors="replace")
-        except OSError:  # the terminal's other end is closed
-            break
-        if not chunk:
-            break
-        seen += chunk
-    os.close(ours)
-    assert watcher.wait(60) == 0
-    assert learner.wait(60) == 0
-    assert "running, " in seen
-    assert "finished: AvgACC" in seen
-    assert "…" in seen
+    os.close(terminal.theirs)
+    learning = [str(SODAP), "run", "demo", "stream=digits-mini", "epochs=2", "--out", "run"]
+    try:
+        terminal.read(until="waiting for the run")
+        learned = subprocess.run(learning, cwd=tmp_path, capture_output=True, text=True)
+        assert learned.returncode == 0, learned.stderr
+        terminal.read()
+        assert watcher.wait(60) == 0
+    finally:
+        watcher.kill()
+        watcher.wait()
+        os.close(terminal.ours)
+    assert "running, " in terminal.seen
+    assert "…" in terminal.seen
+    assert "finished: AvgACC" in terminal.seen
 
     quiet = call("watch", "run", cwd=tmp_path)
     assert "\x1b" not in quiet.stdout, "no colours and no cursor where there is no terminal"

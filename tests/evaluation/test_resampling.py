@@ -11,7 +11,7 @@ from sodap.errors import SodapError
 from sodap.evaluation import difference_intervals, draw_results, metric_intervals, summary
 
 
-def made(stages: int, sizes: list[int], seed: int = 0, level: float = 0.7) -> list[np.ndarray]:  # type: ignore[type-arg]
+def made(stages: int, sizes: list[int], seed: int = 0, level: float = 0.7) -> list[np.ndarray]:
     generator = np.random.default_rng(seed)
     return [generator.random((stages, size)) < level for size in sizes]
 
@@ -30,7 +30,7 @@ def test_draws_have_the_law_of_images_drawn_with_replacement() -> None:
         assert found[key] == pytest.approx(share, abs=4 * (share / 20_000) ** 0.5)
 
 
-def _counted(rows: np.ndarray) -> list[tuple[list[float], int]]:  # type: ignore[type-arg]
+def _counted(rows: np.ndarray) -> list[tuple[list[float], int]]:
     values, counts = np.unique(rows, axis=0, return_counts=True)
     return list(zip(values.tolist(), counts.tolist(), strict=True))
 

@@ -99,9 +99,7 @@ def test_images_are_the_same_for_everyone_and_three_a_class() -> None:
     assert split.labels[shown].bincount().tolist() == [SHOWN] * 4
 
 
-def test_evidence_changes_no_number(
-    finished: tuple[Path, dict[str, Any]], tmp_path: Path
-) -> None:
+def test_evidence_changes_no_number(finished: tuple[Path, dict[str, Any]], tmp_path: Path) -> None:
     config = load_config("default", [*QUICK, "evidence=false", "keep_stages=false"])
     record = run(config, tmp_path / "bare", stream=make_stream())
     assert record["confusions"] == finished[1]["confusions"]

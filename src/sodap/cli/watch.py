@@ -74,7 +74,9 @@ def take(folder: Path) -> Snapshot:
     """Read the folder as it is now; an error if it is not, and will not become, a run's."""
     if folder.exists() and not folder.is_dir():
         raise SodapError(f"{folder} is a file, not the folder of a run")
-    if not (folder / "config.json").is_file() and folder.exists() and any(folder.iterdir()):
+    # Files that begin with a dot are being written: a run puts each in place when it is whole.
+    names = {path.name for path in folder.glob("[!.]*")}
+    if names and "config.json" not in names:
         raise SodapError(f"{folder} holds no run: there is no config.json in it")
     path = folder / "record.json"
     if not path.is_file():

@@ -56,8 +56,11 @@ def compose(
     began = time.perf_counter()
     config = record["config"]
     learner = load(folder, device=config["device"], precision=config["precision"])
+    head = getattr(learner.method, "head", None)
+    if not isinstance(head, nn.Module):
+        raise SodapError(f"{learner.method_name} has no head that could be exchanged")
     states = _states(folder, len(record["stages"]))
-    heads = _heads(learner, states)
+    heads = [_with_state(head, state) for state in states]  # C_1 ... C_T
     A: list[list[list[float]]] = []
     F1: list[list[list[float]]] = []
     probes: dict[str, list[list[float]]] = {"own": [], "joint": []}
@@ -103,18 +106,12 @@ def _states(folder: Path, stages: int) -> list[dict[str, Tensor]]:
     return [*states, load_state(folder / "model", "model")[0]]
 
 
-def _heads(learner: Learner, states: Sequence[Mapping[str, Tensor]]) -> list[nn.Module]:
-    """C_1 ... C_T."""
-    head = getattr(learner.method, "head", None)
-    if not isinstance(head, nn.Module):
-        raise SodapError(f"{learner.method_name} has no head that could be exchanged")
-    heads = []
-    for state in states:
-        part = copy.deepcopy(head)
-        own = {k.removeprefix("head."): v for k, v in state.items() if k.startswith("head.")}
-        part.load_state_dict(own)
-        heads.append(part.eval())
-    return heads
+def _with_state(head: nn.Module, state: Mapping[str, Tensor]) -> nn.Module:
+    """A copy of the head as it was when this state was kept."""
+    own = {k.removeprefix("head."): v for k, v in state.items() if k.startswith("head.")}
+    part = copy.deepcopy(head)
+    part.load_state_dict(own)
+    return part.eval()
 
 
 @contextmanager

@@ -24,7 +24,7 @@ from torch import Tensor, nn
 
 from sodap.learning import Learner
 from sodap.methods import Method
-from sodap.prompting import PromptPool, Routing
+from sodap.prompting import PrefixPool, PromptPool, Routing
 from sodap.randomness import Randomness
 from sodap.storage import has_state, load_state, save_state
 from sodap.streams import Domain, Split, Stage
@@ -169,11 +169,12 @@ def prompt_likeness(method: Method, in_use: int | None = None) -> Tensor | None:
 
     Of pools that each layer has for itself, the mean.
     """
-    pool = next((module for module in method.modules() if isinstance(module, PromptPool)), None)
-    if pool is None:
-        return None
-    rows = F.normalize(pool.values[:, :in_use].float(), dim=-1)
-    return (rows @ rows.mT).mean(0)
+    for module in method.modules():
+        if isinstance(module, PromptPool | PrefixPool):
+            values = module.values if isinstance(module, PromptPool) else module.prompts.rows
+            rows = F.normalize(values[:, :in_use].float(), dim=-1)  # [copies, N, d]
+            return (rows @ rows.mT).mean(0)
+    return None
 
 
 def keep_stage(folder: Path, learner: Learner, number: int) -> None:

@@ -147,10 +147,14 @@ def squared_scores(
         with torch.no_grad():
             p = model(some).float().softmax(-1)
         for label, weight in _labels(kind, p, truth, generator):
-            # Neither fused attention nor compiled blocks can be mapped over images.
-            with sdpa_kernel(SDPBackend.MATH), torch.compiler.set_stance("force_eager"):
+            # Neither fused attention nor compiled blocks can be mapped over images, nor can the
+            # gradients of mixed precisions; squares want the full one anyway.
+            with (
+                torch.autocast(images.device.type, enabled=False),
+                sdpa_kernel(SDPBackend.MATH),
+                torch.compiler.set_stance("force_eager"),
+            ):
                 each = scores(held, some, label)
-            with torch.autocast(images.device.type, enabled=False):
                 total += torch.cat([weight @ each[name].flatten(1).square() for name in held])
     return total
 

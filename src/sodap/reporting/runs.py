@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 
 from sodap.backbones import native_size
 from sodap.errors import SodapError
+from sodap.evaluation import summary
 from sodap.experiments.composition import compose, read_composition
 from sodap.experiments.evidence import StageEvidence, read_evidence
 from sodap.reporting.checks import Check, split_checks
@@ -134,7 +135,16 @@ def _from_file(path: Path) -> ShownRun:
         raise SodapError(f"{path} is not the record of a run")
     if path.name == "record.json":
         return read_run(path.parent)
-    return ShownRun(record, no_stream="only the record is at hand, not the run's folder")
+    # Kept results are shorter: what follows from the rest is left out, what is nested is not.
+    metrics = {name: summary(R) if R else None for name, R in record["R"].items()}
+    stages = []
+    for number, stage in enumerate(record["stages"], 1):
+        ended = {"pool": stage["pool"]} if stage.get("pool") else {}
+        stages.append({"stage": number, "begun": {}, "ended": ended, **stage})
+    return ShownRun(
+        {"metrics": metrics, **record, "stages": stages},
+        no_stream="only the record is at hand, not the run's folder",
+    )
 
 
 def read_run(folder: Path) -> ShownRun:
@@ -148,16 +158,16 @@ def read_run(folder: Path) -> ShownRun:
     if broken:
         troubles.append(f"{broken} lines of log.jsonl cannot be read")
     evidence: list[StageEvidence] = []
+    stages = len(record["stages"])
     try:
-        evidence = read_evidence(folder, len(record["stages"]))
+        evidence = read_evidence(folder, stages)
+        if len(evidence) < stages:
+            troubles.append(
+                f"{stages - len(evidence)} of {stages} stages left no evidence (an older version, "
+                f"or evidence=false): routing, calibration and intervals are not shown"
+            )
     except SodapError as error:
         troubles.append(str(error))
-    missing = len(record["stages"]) - len(evidence)
-    if missing and not troubles:
-        troubles.append(
-            f"{missing} of {len(record['stages'])} stages left no evidence (an older version, or "
-            f"evidence=false): routing, calibration and intervals are not shown"
-        )
     splits: list[SplitRow] = []
     if (folder / "splits.csv").is_file():
         splits = read_splits(folder / "splits.csv")

@@ -50,6 +50,7 @@ def to_svg(figure: Figure, title: str) -> str:
     # Style and names would leak into the page: the one moves to the root, the others go.
     svg = re.sub(r"<defs>\s*<style.*?</style>\s*</defs>\s*", "", svg, count=1, flags=re.DOTALL)
     svg = re.sub(r'<g id="[^"]*"', "<g", svg)
+    svg = re.sub(r' id="image[0-9a-f]+"', "", svg)  # two equal pictures would share it
     label = escape(title)
     svg = svg.replace(
         "<svg ",

@@ -217,7 +217,7 @@ def images_table(group: Sequence[ShownRun], rival: str | None) -> Table:
 
 def _side_by_side(runs: Sequence[ShownRun]) -> Iterator[Block]:
     streams = dict.fromkeys(run.stream_name for run in runs)
-    for stream in streams:
+    for place, stream in enumerate(streams, 1):
         lines: dict[str, Record] = {}
         seen: set[str] = set()
         for number, run in enumerate(runs, 1):
@@ -227,7 +227,7 @@ def _side_by_side(runs: Sequence[ShownRun]) -> Iterator[Block]:
         domains = {len(record["stream"]["domains"]) for record in lines.values()}
         if 1 < len(lines) <= MOST_LINES and len(domains) == 1:
             yield Drawing(
-                f"forgetting-{stream}",
+                f"forgetting-{place}",
                 f"Accuracy over the stages of {stream}: {', '.join(lines)}",
                 figures.forgetting(lines),
                 f"{stream}: accuracy of each domain over the stages, one run of each method. "

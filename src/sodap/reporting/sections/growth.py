@@ -41,8 +41,12 @@ def _blocks(run: ShownRun) -> Iterator[Block]:
             "drift",
             f"Drift that {run.title} met in each stage",
             figures.drift(run.record),
-            "Drift score before each stage, a dot a batch. Grey: most batches of the domain before "
-            "score like this, without any drift. Above: prompts that were added.",
+            "Drift score before each stage, a dot a batch. Above: prompts that were added. "
+            + (
+                "Grey: most batches of the domain before score like this, without any drift."
+                if any(stage["begun"]["drift"]["null_band"] for stage in met)
+                else "The domains have too few batches to say how they score without drift."
+            ),
             [drift_table(run)],
         )
         yield Drawing(
@@ -63,19 +67,14 @@ def stages_with_drift(run: ShownRun) -> list[Mapping[str, Any]]:
 
 
 def pool_table(run: ShownRun) -> Table:
+    """A pool without a last size has no unused prompts to count."""
     kinds = ("frozen", "active", "unused")
-    return Table(
-        "Prompts at the end of each stage",
-        ["Stage", "In use", *kinds],
-        [
-            [
-                f"{stage['stage']} {stage['domain']}",
-                _count(stage["ended"]["pool"]["frozen"] + stage["ended"]["pool"]["active"]),
-                *(_count(stage["ended"]["pool"][kind]) for kind in kinds),
-            ]
-            for stage in run.stages
-        ],
-    )
+    rows: list[Sequence[str | Cell]] = []
+    for stage in run.stages:
+        pool = stage["ended"]["pool"]
+        counts = [pool["frozen"] + pool["active"], *(pool.get(kind) for kind in kinds)]
+        rows.append([f"{stage['stage']} {stage['domain']}", *map(_count, counts)])
+    return Table("Prompts at the end of each stage", ["Stage", "In use", *kinds], rows)
 
 
 def drift_table(run: ShownRun) -> Table:
@@ -155,5 +154,5 @@ def layer_table(met: Sequence[Mapping[str, Any]]) -> Table:
     )
 
 
-def _count(number: int) -> Cell:
-    return Cell(f"{number:,}", number)
+def _count(number: int | None) -> Cell:
+    return Cell("–" if number is None else f"{number:,}", number)

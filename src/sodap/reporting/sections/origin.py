@@ -56,7 +56,8 @@ def _origin(run: ShownRun) -> Iterator[Block]:
         yield Prose("Started from Python, or the record does not say how.")
     pairs = [("Seed", str(run.seed)), ("Status", run.status)]
     if backbone := record.get("backbone"):
-        words = f"{backbone['name']}, weights {backbone['weights']}, SHA-256 {backbone['sha256']}"
+        weights = backbone.get("weights", "not named")
+        words = f"{backbone['name']}, weights {weights}, SHA-256 {backbone['sha256']}"
         pairs.append(("Backbone", words))
     if env := record.get("environment"):
         commit = f", commit {env['commit']}" if env.get("commit") else ""

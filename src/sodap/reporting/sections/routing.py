@@ -23,17 +23,16 @@ LAYER_GAP = 2
 
 
 def routing_section(run: ShownRun) -> Section | None:
-    """None for a method that routes nothing; a note where it does, but nothing was left."""
-    if any(stage.routing for stage in run.evidence):
-        return Section("routing", "Which prompts an image selects", list(_blocks(run)))
-    if any("pool" in stage.get("ended", {}) for stage in run.stages):
-        why = "left no evidence" if not run.evidence else "has prompts, but shows no routing"
-        note = Prose(f"Nothing can be shown here: the run {why}.", "note")
-        return Section("routing", "Which prompts an image selects", [note])
-    return None
+    """None for a method without prompts; a note where it has some, but nothing was left."""
+    blocks = [*_selections(run), *_likeness(run)]
+    if not blocks and any("pool" in stage.get("ended", {}) for stage in run.stages):
+        blocks = [Prose("Nothing can be shown here: the run left no evidence.", "note")]
+    return Section("routing", "Which prompts an image selects", blocks) if blocks else None
 
 
-def _blocks(run: ShownRun) -> Iterator[Block]:
+def _selections(run: ShownRun) -> Iterator[Block]:
+    if not any(stage.routing for stage in run.evidence):
+        return
     yield Prose(
         "Before each layer an image selects prompts from the pool. The frozen and the active "
         "prompts are selected apart from each other, and the weights within each set add up to 1. "
@@ -45,7 +44,7 @@ def _blocks(run: ShownRun) -> Iterator[Block]:
             new, last = routed.domain == stage.number - 1, stage is run.evidence[-1]
             if routed.weights is not None and (new or (last and routed.domain == 0)):
                 yield Drawing(
-                    f"routing-stage-{stage.number}-{_file(run.domains[routed.domain])}",
+                    f"routing-stage-{stage.number}-domain-{routed.domain + 1}",
                     f"Prompts that single images of {run.domains[routed.domain]} select after "
                     f"stage {stage.number} of {run.title}",
                     selection_figure(run, stage, routed),
@@ -62,7 +61,7 @@ def _blocks(run: ShownRun) -> Iterator[Block]:
             "routing-images",
             f"The images of {run.domains[0]} whose routing is shown",
             images_figure(run, looked[0].routing[0]),
-            f"The images of {run.domains[0]} in the heat maps above, row by row.",
+            f"The images of {run.domains[0]} in the heat maps above, which show class after class.",
         )
     yield variety_table(run)
     yield Drawing(
@@ -80,6 +79,9 @@ def _blocks(run: ShownRun) -> Iterator[Block]:
         "Grey: frozen, blue: active. A bar of 0 is a prompt that no image needs.",
         [frequency_table(run)],
     )
+
+
+def _likeness(run: ShownRun) -> Iterator[Block]:
     alike = [stage for stage in run.evidence if stage.likeness is not None]
     if alike:
         yield Drawing(
@@ -390,8 +392,3 @@ def _largest(cosines: NDArray[np.float64]) -> float | None:
     if len(cosines) < 2:
         return None
     return float(cosines[~np.eye(len(cosines), dtype=bool)].max())
-
-
-def _file(name: str) -> str:
-    """A name that any disk can bear."""
-    return "".join(sign if sign.isalnum() else "-" for sign in name.lower())[:40]

@@ -25,8 +25,12 @@ def training_section(run: ShownRun) -> Section:
 
 def _blocks(run: ShownRun) -> Iterator[Block]:
     if not run.log:
-        unlearned = "No epoch was finished." if not run.stages else "It learns without epochs."
-        yield Prose(unlearned, "plain" if run.stages else "warning")
+        if not run.stages:
+            yield Prose("No epoch was finished.", "warning")
+        elif any(stage["epochs"] for stage in run.stages):
+            yield Prose("There is no log of the epochs.", "note")
+        else:
+            yield Prose("It learns without epochs.")
         return
     weighed = any(row["weights"] for row in run.log)
     yield Drawing(
