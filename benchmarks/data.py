@@ -10,6 +10,7 @@ from __future__ import annotations
 import argparse
 import itertools
 import os
+import statistics
 import tempfile
 import time
 from collections.abc import Callable, Iterable, Iterator
@@ -25,17 +26,18 @@ from torch import Tensor
 from torch.utils.data import DataLoader, Dataset
 from torchvision import transforms
 
+from benchmarks.steps import CLASSES, make, seconds
 from sodap.backbones.vit import FrozenViT
 from sodap.experiments.environment import environment
-from sodap.learning import Learner, Training
 from sodap.storage import write_json
-from sodap.streams import Augmentation, Batches, Split
+from sodap.streams import Augmentation, Batches, Domain, Split, at_hand
 from sodap.streams.augment import PAPER
 from sodap.streams.cache import cache_bytes, decoded
 from sodap.streams.images import SUFFIXES
 
 BATCH = 64
 EPOCHS = 3
+ROUNDS = 5
 WORKERS = (0, 2)
 MEAN, STD = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)
 FLIPS = Augmentation(hflip=True, vflip=True)
@@ -159,51 +161,48 @@ def ours(images: Tensor, device: torch.device) -> dict[str, float]:
     return {name: images_per_second(len(images), epoch) for name, epoch in stages.items()}
 
 
-def waiting(images: Tensor, device: torch.device) -> float:
-    """The share of a training step that goes into data: from the cache against one at hand."""
-    classes = ("a", "b")
-    split = Split(images, torch.arange(len(images)) % len(classes))
-    learner = Learner(
-        classes,
-        backbone="deit_tiny",
-        weights="random",
-        image_size=images.shape[-1],
-        training=Training(batch_size=BATCH, augmentation=PAPER),
-        device=device.type,
-    )
-    method, fabric = learner.method.train(), learner.fabric
-    steps = 30 if device.type == "cuda" else 3
-    method.stage = 1
-    optimizer = torch.optim.AdamW(method.parameter_groups(1e-3, 0.01))
-    views, replay = (torch.Generator(device).manual_seed(0) for _ in range(2))
+def waiting(images: Tensor, device: torch.device) -> dict[str, float]:
+    """The share of a training step that is spent on getting its images, by where they lie.
 
-    def from_cache() -> Iterator[tuple[Tensor, Tensor]]:
-        prepare = method.backbone.prepare
-        order = torch.Generator().manual_seed(0)
+    The loop's own step, with images from the mapped cache and (on a GPU) from the GPU's memory,
+    where small domains live, against the same step on one batch that lies ready. The random views
+    are part of the step; their share is measured by a step that takes the images as they are.
+    """
+    contender = make("residual-sodap", "deit_tiny", BATCH, device.type, image_size=images.shape[-1])
+    method, step = contender.learner.method, contender.step
+    method.view = lambda batch, draws: PAPER(batch, draws, method.backbone.prepare)
+    mapped = Split(images, torch.arange(len(images)) % len(CLASSES))
+    homes = {"mapped": Domain("mapped", mapped, mapped.take(1), mapped.take(1))}
+    if device.type == "cuda":
+        homes["on the GPU"] = at_hand(homes["mapped"], device)
+    order = torch.Generator().manual_seed(0)
+
+    def full_batches(split: Split) -> Iterator[tuple[Tensor, Tensor]]:
         while True:
-            yield from Batches(
-                split, BATCH, device, lambda batch: PAPER(batch, views, prepare), order
-            )
+            batches = Batches(split, BATCH, device, order=order)
+            yield from itertools.islice(batches, len(split) // BATCH)
 
-    def seconds(batches: Iterator[tuple[Tensor, Tensor]]) -> float:
-        for step in range(3 + steps):
-            if step == 3:
-                if device.type == "cuda":
-                    torch.cuda.synchronize()
-                start = time.perf_counter()
-            pictures, labels = next(batches)
-            with fabric.autocast():
-                total = method.total(method.losses(pictures, labels, replay))
-            optimizer.zero_grad(set_to_none=True)
-            fabric.backward(total)
-            optimizer.step()
-            method.after_step()
-        if device.type == "cuda":
-            torch.cuda.synchronize()
-        return time.perf_counter() - start
+    sources = {name: full_batches(domain.train) for name, domain in homes.items()}
+    sources["ready"] = itertools.repeat((contender.images, contender.labels))
+    times = 40 if device.type == "cuda" else 2
+    for _ in range(6 if device.type == "cuda" else 1):
+        step(contender.images, contender.labels)
+    taken: dict[str, list[float]] = {name: [] for name in sources}
+    for _ in range(ROUNDS):
+        for name, source in sources.items():
+            # The first steps after a change of source fill its queue.
+            seconds(lambda: step(*next(source)), device, 3)  # noqa: B023
+            taken[name].append(seconds(lambda: step(*next(source)), device, times))  # noqa: B023
+    ready = statistics.median(taken.pop("ready"))
+    shares = {name: 1 - ready / statistics.median(each) for name, each in taken.items()}
 
-    ready = next(from_cache())
-    return max(0.0, 1 - seconds(itertools.repeat(ready)) / seconds(from_cache()))  # or it is noise
+    plain = make("residual-sodap", "deit_tiny", BATCH, device.type, image_size=images.shape[-1])
+    for _ in range(6 if device.type == "cuda" else 1):
+        plain.learn()
+    bare = statistics.median(seconds(plain.learn, device, times) for _ in range(ROUNDS))
+    return {name: max(0.0, share) for name, share in shares.items()} | {
+        "random views": max(0.0, 1 - bare / ready)
+    }
 
 
 def main() -> None:
@@ -234,7 +233,8 @@ def main() -> None:
     ratios = {name: rates[f"cache, {name}"] / rates[f"DataLoader, {name}"] for name in USUAL_VIEWS}
     room = cache_bytes(len(paths), asked.size) / 1e6
     print(f"{len(paths)} images, {asked.size} px, cache {room:.0f} MB, on {asked.device}")
-    print(f"a training step (DeiT-Tiny, {BATCH} images) waits for data {waits:.1%} of its time")
+    for home, share in waits.items():
+        print(f"share of a training step (DeiT-Tiny, {BATCH} images), {home}: {share:.1%}")
     for name, rate in rates.items():
         print(f"{name:28}{rate:10.0f} images/s")
     for name, ratio in ratios.items():

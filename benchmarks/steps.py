@@ -91,6 +91,7 @@ def make(
     record: bool = True,
     options: Mapping[str, Any] | None = None,
     name: str | None = None,
+    image_size: int | None = None,
 ) -> Contender:
     learner = Learner(
         CLASSES,
@@ -98,6 +99,7 @@ def make(
         options=options,
         backbone=backbone,
         weights="pretrained" if backbone == "micro" else "random",
+        image_size=image_size,
         training=Training(batch_size=batch, compile=compiled),
         device=device,
     )

@@ -17,12 +17,16 @@ from collections.abc import Callable
 from typing import Any, cast
 
 import torch
+import torch._dynamo
 import torch.nn.functional as F
 from timm.layers.attention import Attention
 from timm.models.vision_transformer import Block, VisionTransformer
 from torch import Tensor, nn
 
 from sodap.errors import SodapError
+
+_PROGRAMS = 32
+"""How many variants of a block torch.compile may keep; it gives up at 8 unless told."""
 
 Port = Callable[[int, Tensor], Tensor]
 """`(layer, tokens [B, P+S, D]) -> tokens`, called before block `layer`.
@@ -122,8 +126,11 @@ class PortedViT(nn.Module):
     def compile_blocks(self) -> None:
         """Let torch.compile fuse each block, with the exchange of CLS before it, from now on.
 
-        The blocks are alike, so they share one compiled program.
+        The blocks are alike, so they share one compiled program; learning and predicting, full
+        batches and the last one of an epoch each want one of their own.
         """
+        limits = torch._dynamo.config
+        limits.recompile_limit = max(limits.recompile_limit, _PROGRAMS)
         self._through = torch.compile(_through)
 
     def norm(self, tokens: Tensor) -> Tensor:
