@@ -4,13 +4,14 @@ VENV ?= .venv
 BIN := $(VENV)/bin
 INSTALL := $(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt
 
-.PHONY: demo test check fast clean help
+.PHONY: demo test check fast bench clean help
 
 help:
 	@echo "make demo   learn the embedded stream of digits and write a page with the pictures"
 	@echo "make test   everything: lint, types, all tests"
 	@echo "make check  lint and types only"
 	@echo "make fast   the tests without the slow ones"
+	@echo "make bench  speed on this processor against the limit, in minutes"
 
 $(BIN)/python:
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "sodap needs Python 3.11 or newer; name one with: make PYTHON=python3.12 ...")'
@@ -37,6 +38,9 @@ fast: $(VENV)/.dev
 
 test: check
 	$(BIN)/pytest -n auto
+
+bench: $(VENV)/.dev
+	$(BIN)/python -m benchmarks.cpu
 
 clean:
 	rm -rf $(VENV) .mypy_cache .pytest_cache .ruff_cache

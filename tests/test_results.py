@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from benchmarks import page
 from tools import results
 
 from sodap.evaluation import summary
@@ -173,3 +174,7 @@ def test_dense_json_is_the_same_json() -> None:
     text = results.dense(content)
     assert json.loads(text) == content
     assert "[0.5, 1]" in text
+
+
+def test_the_page_of_speed_follows_from_its_records() -> None:
+    assert page.PAGE.read_text("utf-8") == page.page(), "run: python -m benchmarks.page"
