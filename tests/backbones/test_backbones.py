@@ -271,3 +271,32 @@ def test_a_thawed_copy_trains_and_leaves_the_frozen_one_alone(micro: FrozenViT) 
 def test_pixels_are_what_was_prepared(micro: FrozenViT) -> None:
     images = (random_images(32, 4) * 255).to(torch.uint8)
     assert torch.equal(micro.pixels(micro.prepare(images)), images)
+
+
+def test_rounded_weights_compute_what_autocast_would() -> None:
+    plain, rounded = build_backbone("micro"), build_backbone("micro")
+    digest = plain.digest()
+    rounded.round_weights(torch.bfloat16)
+    images = plain.prepare(random_images(32))
+    with torch.autocast("cpu", torch.bfloat16):
+        assert torch.equal(rounded(images), plain(images))
+    assert rounded.digest() == digest, "it is still the same network"
+    assert all(p.dtype == torch.float32 for p in rounded.thawed().parameters())
+
+
+@pytest.mark.slow
+@pytest.mark.filterwarnings("ignore:The .grad attribute")  # torch looks at its own tensors
+def test_compiled_blocks_agree(micro: FrozenViT) -> None:
+    compiled = build_backbone("micro")
+    compiled.compile_blocks()
+    images = micro.prepare(random_images(32))
+    shift = torch.randn(micro.width, generator=torch.Generator().manual_seed(1))
+    found: list[Tensor] = []
+    expected: list[Tensor] = []
+    for vit, features in ((compiled, found), (micro, expected)):
+        pull = shift.clone().requires_grad_()
+        feature = vit(images, cls=lambda layer, tokens: tokens[:, 0] + pull)  # noqa: B023
+        feature.square().sum().backward()
+        assert pull.grad is not None
+        features += [feature.detach(), pull.grad]
+    torch.testing.assert_close(found, expected, rtol=1e-4, atol=1e-4)

@@ -43,6 +43,13 @@ def _blocks(run: ShownRun) -> Iterator[Block]:
                 "note",
             )
         return
+    if run.composition.get("deviation", 0) > 0:
+        missed = run.composition["deviation"]
+        yield Prose(
+            f"Measured on another device than the run itself: where both have tested the same "
+            f"model, they differ by up to {missed:.3f}.",
+            "note",
+        )
     yield Drawing(
         "cross-composition",
         f"Accuracy of every representation with every head of {run.title}",
