@@ -250,3 +250,15 @@ def test_streams_and_backbones_have_tables_of_their_own() -> None:
         "weather, micro at 32 pixels",
         "weather, micro at 64 pixels",
     ]
+
+
+def test_fewer_seeds_are_shown_and_not_ranked() -> None:
+    (table,) = make_tables(
+        records(5, ridge=0.8, sequential=0.7) + [a_record("slda", seed, 0.9) for seed in range(3)]
+    )
+    assert table.methods[0] == "slda"
+    assert table.contenders == ["ridge", "sequential"]
+    assert table.best(METRICS["average_accuracy"]) == {"ridge"}
+    told = verdict(table)
+    assert told.startswith("`ridge` has the highest AvgACC")
+    assert "fewer seeds: `slda` (3 seeds, AvgACC 0.9" in told

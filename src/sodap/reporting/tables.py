@@ -123,8 +123,20 @@ class StreamTable:
 
     @property
     def contenders(self) -> list[str]:
-        """Without methods that see all domains at once: those are a bound, not a rival."""
-        return [method for method in self.methods if not is_bound(method)]
+        """Those that can be ranked.
+
+        Methods that see all domains at once are a bound, not a rival; and a mean over fewer seeds
+        than the others have is a mean over other seeds.
+        """
+        rivals = [method for method in self.methods if not is_bound(method)]
+        most = max((len(self.seeds(method)) for method in rivals), default=0)
+        return [method for method in rivals if len(self.seeds(method)) == most]
+
+    @property
+    def incomplete(self) -> list[str]:
+        """Those with too few seeds to be ranked."""
+        ranked = self.contenders
+        return [m for m in self.methods if m not in ranked and not is_bound(m)]
 
     def seeds(self, method: str) -> list[int]:
         return sorted(self.numbers[method]["average_accuracy"])

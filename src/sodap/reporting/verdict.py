@@ -15,6 +15,7 @@ def verdict(table: StreamTable) -> str:
         _forgetting(table),
         _constant(table),
         _bound(table),
+        _incomplete(table),
     ]
     return " ".join(sentence for sentence in sentences if sentence)
 
@@ -80,6 +81,14 @@ def _bound(table: StreamTable) -> str:
         return ""
     told = ", ".join(f"`{method}` {_mean(table, method, ACCURACY)}" for method in bounds)
     return f"Given the images of all domains so far, which is a bound and no rival: {told}."
+
+
+def _incomplete(table: StreamTable) -> str:
+    few = [
+        f"`{method}` ({len(table.seeds(method))} seeds, AvgACC {_mean(table, method, ACCURACY)})"
+        for method in table.incomplete
+    ]
+    return f"Left out of the ranking for having fewer seeds: {', '.join(few)}." if few else ""
 
 
 def _mean(table: StreamTable, method: str, metric: str) -> str:
