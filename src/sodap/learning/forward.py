@@ -24,7 +24,11 @@ class Forward:
         self.fabric = fabric
         self.size = size
         self.records = (
-            fabric.device.type == "cuda" and method.steps_alike and batches >= WORTH_RECORDING
+            fabric.device.type == "cuda"
+            and method.steps_alike
+            and batches >= WORTH_RECORDING
+            # A replay calls no module, so whoever listens to one would hear nothing.
+            and not any(m._forward_hooks or m._forward_pre_hooks for m in method.modules())
         )
         self.images: Tensor | None = None
 
@@ -32,8 +36,8 @@ class Forward:
     def __call__(self, images: Tensor) -> Tensor:
         if not self.records or len(images) != self.size:
             return self.plain(images)
-        if self.images is None:
-            self._record(images)
+        if self.images is None and not self._record(images):
+            return self.plain(images)
         assert self.images is not None
         self.images.copy_(images, non_blocking=True)
         self.graph.replay()
@@ -44,13 +48,21 @@ class Forward:
             logits: Tensor = self.method(self.method.backbone.prepare(images))
         return logits
 
-    def _record(self, images: Tensor) -> None:
-        self.images = images.clone()
+    def _record(self, images: Tensor) -> bool:
+        """Whether it could be done: a method may ask the host for something on its way."""
+        static = images.clone()
         side = torch.cuda.Stream()  # type: ignore[no-untyped-call]
         side.wait_stream(torch.cuda.current_stream())
         with torch.cuda.stream(side):
-            self.plain(self.images)  # libraries choose their kernels
+            self.plain(static)  # libraries choose their kernels
         torch.cuda.current_stream().wait_stream(side)
         self.graph = torch.cuda.CUDAGraph()
-        with torch.cuda.graph(self.graph, stream=side):
-            self.logits = self.plain(self.images)
+        try:
+            # Other threads may go on: one of them collects the batches to come.
+            with torch.cuda.graph(self.graph, stream=side, capture_error_mode="thread_local"):
+                self.logits = self.plain(static)
+        except RuntimeError:
+            self.records = False
+            return False
+        self.images = static
+        return True

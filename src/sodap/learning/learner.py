@@ -126,13 +126,13 @@ class Learner:
                 on_epoch=on_epoch,
                 on_batch=on_batch,
             )
+            progress.ended = end_stage(self.method, stage, self.training, self.fabric)
+            if not self.method.learns_by_gradient:
+                progress.best_score = self.evaluate(domain.val).macro_f1
         except BaseException:
             # A stage that broke off must leave no trace, or a second try would start from it.
-            self.method.restore(before, self.stages_learned)
+            self.method.restore(before, self.stages_learned if resumed is None else stage.number)
             raise
-        progress.ended = end_stage(self.method, stage, self.training, self.fabric)
-        if not self.method.learns_by_gradient:
-            progress.best_score = self.evaluate(domain.val).macro_f1
         self.stages_learned = stage.number
         return progress
 

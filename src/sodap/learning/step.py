@@ -110,7 +110,8 @@ class Recording:
             self.graph.register_generator_state(generator)
         step.optimizer.zero_grad(set_to_none=True)
         try:
-            with torch.cuda.graph(self.graph, stream=stream):
+            # Other threads may go on: one of them collects the batches to come.
+            with torch.cuda.graph(self.graph, stream=stream, capture_error_mode="thread_local"):
                 self.losses = step.plain(self.images, self.labels)
         except RuntimeError as error:
             raise SodapError(

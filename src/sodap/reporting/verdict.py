@@ -80,7 +80,12 @@ def _bound(table: StreamTable) -> str:
     if not bounds:
         return ""
     told = ", ".join(f"`{method}` {_mean(table, method, ACCURACY)}" for method in bounds)
-    return f"Given the images of all domains so far, which is a bound and no rival: {told}."
+    sentence = f"Given the images of all domains so far, which is a bound and no rival: {told}."
+    above = [m for m in table.contenders if table.methods.index(m) < table.methods.index(bounds[0])]
+    if above:
+        names = ", ".join(f"`{method}`" for method in above)
+        sentence += f" Here it bounds nothing: {names} did better, so it may be undertrained."
+    return sentence
 
 
 def _incomplete(table: StreamTable) -> str:
