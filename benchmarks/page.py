@@ -28,7 +28,8 @@ is its own.
 - **One recording a stage.** Views, losses, gradients and the optimiser's move are recorded as one
   CUDA graph and replayed (`sodap.learning.step.Step`); predictions as well
   (`sodap.learning.forward.Forward`). Tests on a GPU hold that all methods learn the same with and
-  without. `record_steps=false` goes without.
+  without. `record_steps=false` learns
+  without.
 - **No wait.** Losses, loss weights, drift and metrics stay on the device until an epoch ends. A
   domain that takes less than a quarter of the GPU's free memory is copied there once
   (`sodap.streams.batches.at_hand`).

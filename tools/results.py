@@ -346,9 +346,9 @@ def page() -> str:
         "numbers no bootstrap can promise that much, and five seeds give about 92 %, three 75 %.",
         "Records hold no answers to single images, so the intervals speak of other seeds and not",
         "of other test images. `ridge`, `slda` and `ncm` draw no random number: between them",
-        "there is no spread to compare with. Where Student's interval leaves 0 out as well, the difference is",
-        "bold and called more than the noise between seeds. Nothing is corrected for the number",
-        "of comparisons.",
+        "there is no spread to compare with. Where Student's interval leaves 0 out as well, the",
+        "difference is bold and called more than the noise between seeds. Nothing is corrected",
+        "for the number of comparisons.",
     ]
     for stream, table in tables().items():
         lines += section(stream, table)

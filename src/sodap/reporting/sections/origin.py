@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import shlex
 from collections.abc import Iterator
+from pathlib import Path
 
 import yaml
 
@@ -51,7 +52,8 @@ def learned_domains(run: ShownRun) -> int:
 def _origin(run: ShownRun) -> Iterator[Block]:
     record = run.record
     if record.get("command"):
-        yield Code("Command", shlex.join(record["command"]))
+        program, *rest = record["command"]
+        yield Code("Command", shlex.join([Path(program).name, *rest]))
     else:
         yield Prose("Started from Python, or the record does not say how.")
     pairs = [("Seed", str(run.seed)), ("Status", run.status)]
