@@ -9,11 +9,12 @@ import torch
 
 import sodap
 from sodap.learning import Learner, Training
+from sodap.learning.forward import Forward
 from sodap.methods import method_names
 from sodap.prompting import entmax
 from sodap.streams import Stream
 from sodap.streams.augment import PAPER
-from tests.conftest import make_stream
+from tests.conftest import make_split, make_stream
 
 pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="no GPU here")
 
@@ -50,6 +51,20 @@ def test_recorded_steps_are_the_plain_ones(method: str) -> None:
             learner.learn(domain)
         found.append(learner.predict(stream.domains[0].test.images).probabilities)
     torch.testing.assert_close(found[1], found[0], rtol=0, atol=2e-3)
+
+
+def test_recorded_predictions_are_the_plain_ones_and_listeners_hear_all(stripes: Stream) -> None:
+    learner = Learner(stripes.classes, training=TRAINING, device="cuda", precision="fp32")
+    learner.learn(stripes.domains[0])
+    images = make_split(4 * 64 + 10, 3, 0.0, 7).images.cuda()
+    recorded, plain = (Forward(learner.method, learner.fabric, 64, batches) for batches in (4, 0))
+    assert recorded.records
+    for some in torch.split(images, 64):
+        torch.testing.assert_close(recorded(some).clone(), plain(some), rtol=0, atol=1e-5)
+    heard: list[int] = []
+    hook = learner.method.register_forward_hook(lambda *_: heard.append(1))
+    assert not Forward(learner.method, learner.fabric, 64, 4).records
+    hook.remove()
 
 
 @pytest.mark.parametrize("method", ["residual-sodap", "sequential"])
