@@ -54,7 +54,9 @@ def test_equals_a_masked_problem_for_each_segment(
     expected = obvious(exact, ids, alpha, temperature)
     (expected_grad,) = torch.autograd.grad(expected, exact, signal.double())
     assert weights.dtype == dtype
-    precision = 1e-9 if dtype == torch.float64 else 1e-6
+    # Above α = 2 a weight near 0 is a root of its distance to the threshold: half the digits.
+    exact_digits, rough_digits = (1e-7, 1e-3) if alpha > 2 else (1e-9, 1e-6)
+    precision = exact_digits if dtype == torch.float64 else rough_digits
     torch.testing.assert_close(weights.double(), expected, atol=precision, rtol=precision)
     assert (weights[:, ids < 0] == 0).all()
     assert (grad[:, ids < 0] == 0).all()
