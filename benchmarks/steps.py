@@ -111,7 +111,7 @@ def wait(device: torch.device) -> None:
         torch.cuda.synchronize()
 
 
-def seconds(work: Callable[[], None], device: torch.device, times: int) -> float:
+def seconds(work: Callable[[], object], device: torch.device, times: int) -> float:
     wait(device)
     start = time.perf_counter()
     for _ in range(times):
