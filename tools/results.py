@@ -257,17 +257,23 @@ def commands(records: Sequence[Mapping[str, Any]]) -> list[str]:
 def section(stream: str, table: StreamTable) -> list[str]:
     records = [each for each in load() if each["stream"]["name"] == stream]
     some = records[0]
-    training, environment = some["config"]["training"], some["environment"]
+    training = some["config"]["training"]
+    machines = sorted({e["environment"]["gpu"] or e["environment"]["processor"] for e in records})
     epochs = sorted({each["config"]["training"]["epochs"] for each in records if _trained(each)})
-    jobs = max(each.get("jobs", 1) for each in records)
+    jobs = sorted({each.get("jobs", 1) for each in records})
+    alone = jobs == [1] and len(machines) == 1
     lines = [
         "",
         f"## {stream}",
         "",
         f"{len(some['stream']['classes'])} classes, {' → '.join(table.domains)}. Backbone "
         f"{table.backbone}, at most {' or '.join(map(str, epochs)) or 'no'} epochs a stage, "
-        f"batch {training['batch_size']}; {environment['gpu'] or environment['processor']}"
-        + (f", {jobs} runs at a time." if jobs > 1 else "."),
+        f"batch {training['batch_size']}; {' and '.join(machines)}"
+        + (
+            "."
+            if alone
+            else f", {' or '.join(map(str, jobs))} runs at a time: no speeds to compare."
+        ),
         "",
         verdict(table),
         "",
