@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import sys
 import warnings
 from pathlib import Path
@@ -14,11 +13,10 @@ from rich.table import Table
 
 from sodap.cli.data import app as data_app
 from sodap.errors import SodapError
+from sodap.memory import keep_freed_memory
 from sodap.version import __version__
 
-# Heavy imports wait inside the commands: `sodap --help` answers at once. Torch is told before it
-# is imported to ask for large pages: on a processor, touching fresh memory is half of the work.
-os.environ.setdefault("THP_MEM_ALLOC_ENABLE", "1")
+# Heavy imports wait inside the commands: `sodap --help` answers at once.
 
 app = typer.Typer(
     name="sodap",
@@ -34,6 +32,7 @@ console = Console()
 def main() -> None:
     """The entry point: turns what went wrong into what a user can read."""
     warnings.showwarning = _show_warning  # type: ignore[assignment]
+    keep_freed_memory()
     try:
         app()
     except SodapError as error:

@@ -1,0 +1,48 @@
+"""Freed memory stays with the process: seen in the pages that the system has to give out."""
+
+import platform
+import subprocess
+import sys
+
+import pytest
+
+FAULTS = """
+import resource, sys
+from sodap.memory import keep_freed_memory
+if sys.argv[1] == "kept":
+    keep_freed_memory()
+import numpy as np
+
+def touch():
+    np.empty(48 << 20, np.uint8).fill(1)  # more than the heap takes by itself
+
+for _ in range(3):
+    touch()
+before = resource.getrusage(resource.RUSAGE_SELF).ru_minflt
+for _ in range(20):
+    touch()
+print(resource.getrusage(resource.RUSAGE_SELF).ru_minflt - before)
+"""
+
+CHILD = """
+import os, subprocess, sys
+from sodap.memory import keep_freed_memory
+keep_freed_memory()
+print(subprocess.run([sys.executable, "-c", sys.argv[1], "left"], text=True, check=True,
+                     stdout=subprocess.PIPE).stdout)
+"""
+
+
+def faults(*command: str) -> int:
+    done = subprocess.run(
+        [sys.executable, "-c", *command], text=True, check=True, stdout=subprocess.PIPE
+    )
+    return int(done.stdout)
+
+
+@pytest.mark.skipif(platform.libc_ver()[0] != "glibc", reason="the C library is not glibc")
+def test_freed_memory_is_used_again() -> None:
+    anew = faults(FAULTS, "left")
+    assert anew > 100  # each time; with large pages 24 a time are enough
+    assert faults(FAULTS, "kept") < anew / 10
+    assert faults(CHILD, FAULTS) < anew / 10  # a child begins with it
