@@ -13,7 +13,7 @@ import torch
 import torch._dynamo
 
 from benchmarks.figures import show, write
-from benchmarks.steps import Contender, age, make, race, wait
+from benchmarks.steps import Contender, age, make, race, statistics_vs_epoch, wait
 
 # Published figures for ViT-B/16 at batch 64 on the same GPU model, images a second in training.
 PUBLIC = {"mammoth_coda_bf16": 1519, "uniprompt_bf16": 2041, "coda_as_shipped": 277}
@@ -31,6 +31,9 @@ TARGETS = {
     "start_to_first_step_seconds": (60.0, "<="),
     "stage50_vs_stage1": (1.05, "<="),
     "stage50_memory_vs_stage1": (1.05, "<="),
+    "statistics_vs_epoch": (0.02, "<="),
+    "cls_row_step_vs_full": (0.6, "<="),
+    "cls_row_memory_vs_full": (0.25, "<="),
 }
 
 
@@ -45,15 +48,25 @@ def at_batch(batch: int, args: argparse.Namespace) -> dict[str, float]:
     ours.learn()
     wait(ours.learner.fabric.device)
     found = {"start_to_first_step_seconds": time.perf_counter() - began}
+    row = make(
+        "residual-sodap",
+        args.backbone,
+        batch,
+        "cuda",
+        compiled=args.compile,
+        options={"backprop": "cls_row"},
+    )
     limit = make("limit", args.backbone, batch, "cuda", compiled=args.compile)
     frozen = make("untouched", args.backbone, batch, "cuda", compiled=args.compile)
-    race([ours, limit, frozen], rounds=args.rounds, times=args.times)
+    race([ours, row, limit, frozen], rounds=args.rounds, times=args.times)
     inference = ours.predictions_per_second() / frozen.predictions_per_second()
     print(
-        f"batch {batch}: train {ours.images_per_second():.0f} images/s, limit "
-        f"{limit.images_per_second():.0f}; predict {ours.predictions_per_second():.0f}, "
+        f"batch {batch}: train {ours.images_per_second():.0f} images/s, along the CLS row "
+        f"{row.images_per_second():.0f}, limit {limit.images_per_second():.0f}; "
+        f"predict {ours.predictions_per_second():.0f}, "
         f"frozen ViT {frozen.predictions_per_second():.0f}; "
-        f"memory {ours.peak_bytes / 2**20:.0f} MiB, limit {limit.peak_bytes / 2**20:.0f} MiB",
+        f"memory {ours.peak_bytes / 2**20:.0f} MiB, along the CLS row "
+        f"{row.peak_bytes / 2**20:.0f} MiB, limit {limit.peak_bytes / 2**20:.0f} MiB",
         flush=True,
     )
     suffix = "" if batch == args.batch[0] else f"_{batch}"
@@ -63,8 +76,12 @@ def at_batch(batch: int, args: argparse.Namespace) -> dict[str, float]:
         f"train_step_vs_limit{suffix}": ours.images_per_second() / limit.images_per_second(),
         f"inference_vs_limit{suffix}": inference,
         f"peak_memory_vs_limit{suffix}": ours.peak_bytes / limit.peak_bytes,
+        f"cls_row_images_per_second{suffix}": row.images_per_second(),
+        f"cls_row_step_vs_full{suffix}": ours.images_per_second() / row.images_per_second(),
+        f"cls_row_memory_vs_full{suffix}": row.peak_bytes / ours.peak_bytes,
     }
     if not suffix:
+        found["statistics_vs_epoch"] = statistics_vs_epoch(ours)
         found |= {f"vs_{n}": ours.images_per_second() / rate for n, rate in PUBLIC.items()}
         found |= ageing(ours, args)
     return found

@@ -93,6 +93,7 @@ def make(
     name: str | None = None,
     image_size: int | None = None,
 ) -> Contender:
+    """A learner of random images. Only the micro ViT has weights at hand; speed needs none."""
     learner = Learner(
         CLASSES,
         method=method,
@@ -124,6 +125,7 @@ def race(contenders: Sequence[Contender], *, rounds: int, times: int, warm_up: i
     """Let all take their steps in turns; each keeps its seconds and its peak memory."""
     for contender in contenders:
         device = contender.learner.fabric.device
+        contender.learn()  # the optimiser's state comes with the first step
         gc.collect()
         if device.type == "cuda":
             torch.cuda.empty_cache()
@@ -144,6 +146,19 @@ def race(contenders: Sequence[Contender], *, rounds: int, times: int, warm_up: i
         for contender in contenders:
             device = contender.learner.fabric.device
             contender.infer_seconds.append(seconds(contender.predict, device, times))
+
+
+def statistics_vs_epoch(contender: Contender) -> float:
+    """Class statistics of an epoch's features over the epoch's training; of one batch each."""
+    method, device = contender.learner.method, contender.learner.fabric.device
+    kept = ClassStatistics(method.classes, method.backbone.width).to(device)
+    features = torch.randn(contender.batch, method.backbone.width, device=device)
+
+    def keep() -> None:
+        kept.update(features, contender.labels)
+
+    seconds(keep, device, 3)
+    return seconds(keep, device, 50) / statistics.median(contender.train_seconds)
 
 
 def age(contender: Contender, stages: int) -> None:

@@ -10,6 +10,8 @@ import torch
 import sodap
 from sodap.learning import Learner, Training
 from sodap.learning.forward import Forward
+from sodap.learning.step import WARM_UP, Step, make_optimizer, set_learning_rates
+from sodap.learning.trace import TraceBuffer
 from sodap.methods import method_names
 from sodap.prompting import entmax
 from sodap.streams import Stream
@@ -53,6 +55,27 @@ def test_recorded_steps_are_the_plain_ones(method: str) -> None:
     torch.testing.assert_close(found[1], found[0], rtol=0, atol=2e-3)
 
 
+@pytest.mark.parametrize("method", ["residual-sodap", "sequential", "der++"])
+def test_recorded_steps_are_kept_one_by_one(method: str) -> None:
+    """A replay answers with the tensors of the one before: each must have been copied in time."""
+    stream = make_stream(domains=2, count=100)  # six full batches and a rest
+    found = []
+    for record in (False, True):
+        training = TRAINING.model_copy(update={"record_steps": record})
+        learner = Learner(
+            stream.classes, method=method, training=training, device="cuda", precision="fp32"
+        )
+        found.append([learner.learn(domain).trace for domain in stream.domains])
+    for plain, recorded in zip(*found, strict=True):
+        assert len(plain) == 21
+        expected = plain.tensors()
+        for name, values in recorded.tensors().items():
+            assert values.device.type == "cpu"
+            torch.testing.assert_close(values, expected[name], rtol=1e-2, atol=1e-2, equal_nan=True)
+        assert len(recorded.losses["ce"].unique()) > 18
+    assert bool(found[1][1].weights) == (method == "residual-sodap")
+
+
 def test_recorded_predictions_are_the_plain_ones_and_listeners_hear_all(stripes: Stream) -> None:
     learner = Learner(stripes.classes, training=TRAINING, device="cuda", precision="fp32")
     learner.learn(stripes.domains[0])
@@ -67,33 +90,38 @@ def test_recorded_predictions_are_the_plain_ones_and_listeners_hear_all(stripes:
     hook.remove()
 
 
+@pytest.mark.parametrize("record", [False, True])
 @pytest.mark.parametrize("method", ["residual-sodap", "sequential"])
-def test_a_step_never_waits_for_the_host(method: str, stripes: Stream) -> None:
+def test_a_step_never_waits_for_the_host(method: str, record: bool, stripes: Stream) -> None:
+    """Neither to learn nor to keep what it gave."""
     learner = Learner(stripes.classes, method=method, training=TRAINING, device="cuda")
     learner.learn(stripes.domains[0])
     learner.learn(stripes.domains[1])
     model = learner.method.train()
     split = stripes.domains[1].train
-    images = model.backbone.prepare(split.images.cuda())
-    labels = split.labels.cuda()
-    generator = torch.Generator("cuda").manual_seed(0)
-    optimizer = torch.optim.AdamW(model.parameter_groups(1e-3, 0.01))
+    images, labels = split.images.cuda(), split.labels.cuda()
+    optimizer = make_optimizer(model.parameter_groups(1e-3, 0.01), learner.fabric.device)
+    set_learning_rates(optimizer, [1e-3] * len(optimizer.param_groups), learner.fabric.device)
+    step = Step(model, optimizer, learner.fabric, len(labels), record=record)
+    step.begin_epoch(1)
+    buffer = TraceBuffer(WARM_UP + 4, learner.fabric.device)
 
-    def step() -> None:
-        with learner.fabric.autocast():
-            total = model.total(model.losses(images, labels, generator))
-        optimizer.zero_grad(set_to_none=True)
-        learner.fabric.backward(total)
-        optimizer.step()
-        model.after_step()
+    def learn() -> None:
+        outcome = step(images, labels)
+        buffer.add(len(labels), outcome.losses, outcome.weights)
 
-    step()  # tables that are derived once may wait
+    for _ in range(WARM_UP + 1):  # tables that are derived once, and a recording, may wait
+        learn()
+    assert (step.recording is not None) == record
     torch.cuda.synchronize()
     torch.cuda.set_sync_debug_mode("error")
     try:
-        step()
+        for _ in range(3):
+            learn()
     finally:
         torch.cuda.set_sync_debug_mode("default")
+    trace = buffer.fetch(1)
+    assert len(trace.losses["ce"].unique()) == WARM_UP + 4
 
 
 @pytest.mark.parametrize("alpha", [1.3, 1.5, 2.0])

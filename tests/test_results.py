@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +12,7 @@ from benchmarks import page
 from tools import results
 
 from sodap.evaluation import summary
+from sodap.reporting.tables import row_of
 from tests.reporting.made_runs import a_record, write
 
 COMMIT = "0123456789abcdef0123456789abcdef01234567"
@@ -18,6 +20,20 @@ COMMIT = "0123456789abcdef0123456789abcdef01234567"
 
 def test_the_page_follows_from_the_records() -> None:
     assert results.PAGE.read_text("utf-8") == results.page(), "run: python -m tools.results write"
+
+
+def test_the_effects_follow_from_the_records() -> None:
+    text = results.METHODS.read_text("utf-8")
+    assert text == results.with_effects(text), "run: python -m tools.results write"
+
+
+def test_every_run_has_the_settings_that_its_search_chose() -> None:
+    for file in results.measured():
+        config = json.loads(file.read_text("utf-8"))["config"]
+        search = results.searches_of(config["stream"]).get(config["method"])
+        if search is not None:
+            have = config["training"] | config["options"]
+            assert have | search["chosen"] == have, file
 
 
 def test_the_summary_follows_from_the_records() -> None:
@@ -40,7 +56,7 @@ def test_every_record_says_where_it_comes_from() -> None:
         assert "+changes" not in commit, f"{file.name} was measured on uncommitted code"
         assert file.stat().st_size <= results.LIMIT
         config = result["config"]
-        assert file.stem == f"{config['method']}-s{config['seed']}"
+        assert file.stem == f"{row_of(result)}-s{config['seed']}"
         assert file.parent.name == config["stream"] == result["stream"]["name"]
 
 
@@ -61,6 +77,7 @@ def test_the_demo_forgets_less_at_no_worse_accuracy() -> None:
 SEARCH = {
     "what": "final average accuracy on the validation images of the first 2 stages",
     "budget": 4,
+    "beyond": 2,
     "seed": 999_983,
     "candidates": [
         {"setting": {"lr": 0.001}, "score": 0.5},
@@ -132,6 +149,82 @@ def test_a_grid_is_kept_and_told(empty: Path) -> None:
     assert "| `rp-ridge` minus |" in page
     assert "| constant | – | 0.525 |" in page
     assert "no better is `sequential`." in page
+
+
+def keep_grid(empty: Path, records: list[dict[str, Any]]) -> list[Path]:
+    shutil.rmtree(empty / "runs", ignore_errors=True)
+    for number, record in enumerate(records):
+        write(empty / "runs" / str(number) / "record.json", record)
+    return results.keep([str(empty / "runs")])
+
+
+def test_a_variant_is_told_by_its_effect_and_ranked_nowhere(empty: Path) -> None:
+    name = "sequential@faithful"
+    gains = (0.10, 0.11, 0.12)
+    plain = [run_record("sequential", seed, 0.5) for seed in range(5)]
+    changed = [
+        run_record("sequential", seed, 0.5 + gain, variant=name) for seed, gain in enumerate(gains)
+    ]
+    files = keep_grid(empty, plain + changed)
+    assert [file.name for file in files[-3:]] == [f"{name}-s{seed}.json" for seed in range(3)]
+    assert results.summary()["weather"].keys() == {"sequential", "constant"}
+    assert name not in results.page()
+    before, after = f"words\n{results.BEGIN}\n", f"{results.END}\nmore words\n"
+    written = results.with_effects(f"{before}old\n{after}")
+    assert written.startswith(before)
+    assert written.endswith(after)
+    (row,) = [line for line in written.splitlines() if name in line]
+    cells = [cell.strip() for cell in row.strip("|").split("|")]
+    assert cells[:4] == ["weather", f"`{name}`", "3", "0.610"]
+    assert cells[4].startswith("**+11.0 (")
+    assert cells[5].startswith("+0.0 (")
+    assert results.with_effects(written) == written
+
+
+def test_a_variant_differs_in_what_its_name_says_and_in_nothing_else(empty: Path) -> None:
+    plain, changed = (run_record("sequential", 0, variant=v) for v in (None, "sequential@lr=0.5"))
+    changed["config"]["training"] |= {"lr": 0.5}
+    keep_grid(empty, [plain, changed])
+    assert "`sequential@lr=0.5`" in results.effects()
+    changed["config"]["training"] |= {"epochs": 3}
+    keep_grid(empty, [plain, changed])
+    with pytest.raises(SystemExit, match=r"from sequential in training\.epochs as well"):
+        results.effects()
+
+
+def test_a_row_needs_one_setting_and_tells_of_two_commits(empty: Path) -> None:
+    records = [run_record("ridge", seed) for seed in range(3)]
+    keep_grid(empty, records)
+    assert "weather" in results.tables()
+    records[2]["config"]["training"] |= {"lr": 0.5}
+    keep_grid(empty, records)
+    with pytest.raises(SystemExit, match=r"runs of ridge on weather differ in training\.lr;"):
+        results.page()
+    records[2] = run_record("ridge", 2)
+    records[2]["environment"] |= {"commit": "f" * 40}
+    keep_grid(empty, records)
+    assert "Not all seeds ran the same commit: ridge on weather." in results.page()
+
+
+def test_searches_of_other_methods_stay(empty: Path) -> None:
+    old = {key: value for key, value in SEARCH.items() if key != "beyond"}
+    keep_grid(empty, [run_record("l2p", 0, search=old), run_record("sequential", 0, search=old)])
+    assert "at most 4 candidates a method." in results.page()
+    assert "and 2 more" not in results.page()
+    keep_grid(empty, [run_record("sequential", 0)])
+    assert results.searches_of("weather") == {"l2p": old, "sequential": SEARCH}
+    assert "`sequential`: Chosen by final average accuracy" in results.page()
+    assert "and 2 more where the best learning rate was an end of those tried" in results.page()
+    keep_grid(empty, [run_record("sequential", 0, search=None)])
+    assert results.searches_of("weather") == {"l2p": old}
+
+
+def test_an_optimum_at_an_edge_is_owned_up_to(empty: Path) -> None:
+    keep_grid(empty, [run_record("sequential", 0)])
+    assert "1 of 1 chosen learning rates are an end of those tried" in results.at_the_edge()
+    inside = [{"setting": {"lr": lr}, "score": s} for lr, s in ((1e-4, 0.1), (1e-3, 0.5), (1, 0.2))]
+    keep_grid(empty, [run_record("sequential", 0, search=SEARCH | {"candidates": inside})])
+    assert results.at_the_edge() == "No chosen learning rate is an end of those tried."
 
 
 def test_a_run_without_a_commit_needs_one_to_be_given(empty: Path) -> None:

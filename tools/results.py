@@ -1,11 +1,14 @@
-"""Keep runs as results, and write the tables of docs/results.md from what was kept.
+"""Keep runs as results, and write docs/results.md and the effects in docs/methods.md from them.
 
 python -m tools.results keep runs/table1                 # into results/STREAM/METHOD-sSEED.json
 python -m tools.results keep --commit HASH runs/table1   # for runs that knew no commit
-python -m tools.results write                            # docs/results.md, results/summary.json
+python -m tools.results write                            # the two pages, and results/summary.json
 
 `keep` takes folders of runs and single records. A run on a machine without git does not know which
-commit it ran; whoever copied the code there does, and says so with --commit.
+commit it ran; whoever copied the code there does, and says so with --commit. What was kept before
+of other methods stays as it is, searches too. All runs of a row must have one setting, else `write`
+refuses; if they ran several commits, it says so. Variants (METHOD@OPTION) are kept beside the
+methods and told in docs/methods.md alone.
 """
 
 from __future__ import annotations
@@ -20,14 +23,20 @@ from typing import Any
 import numpy as np
 
 from sodap.evaluation import Spread
-from sodap.reporting.formats import as_markdown, show_difference
+from sodap.experiments.search import one_beyond
+from sodap.experiments.variants import read_entry
+from sodap.reporting.claims import Claim, claims
+from sodap.reporting.formats import as_markdown, show, show_claim
 from sodap.reporting.tables import (
     CONSTANT,
     MAIN,
     METRICS,
     StreamTable,
+    differing,
     find_records,
     make_tables,
+    mixtures,
+    row_of,
 )
 from sodap.reporting.verdict import verdict
 
@@ -35,12 +44,17 @@ ROOT = Path(__file__).resolve().parents[1]
 RESULTS = ROOT / "results"
 SUMMARY = RESULTS / "summary.json"
 PAGE = ROOT / "docs" / "results.md"
+METHODS = ROOT / "docs" / "methods.md"
+BEGIN, END = "<!-- effects: written by tools.results -->", "<!-- end of effects -->"
+"""Between these lines of `METHODS` stands what `effects` says."""
 
 LIMIT = 8_000
 """Bytes of a kept record: small enough to be read by a person and kept for good."""
 
 COMPARED = ("average_accuracy", "average_forgetting", "final_average", "backward_transfer")
 SUMMARISED = ("average_accuracy", "average_forgetting", "final_average")
+COMMIT = "commit"
+"""In this alone the runs of a row may differ: a grid can go on after a commit. It is told."""
 REFERENCE = "rp-ridge"
 """Second moments of random features, in closed form: what anything trained should beat."""
 
@@ -55,6 +69,7 @@ def kept(record: Mapping[str, Any], commit: str | None = None) -> dict[str, Any]
     command = [Path(record["command"][0]).name, *record["command"][1:]]
     return {
         "command": command,
+        **({"variant": record["variant"]} if record.get("variant") else {}),
         "config": record["config"],
         "environment": _with_commit(record["environment"], commit),
         "backbone": {k: record["backbone"][k] for k in ("name", "image_size", "sha256")},
@@ -104,16 +119,17 @@ def keep(places: Sequence[str], commit: str | None = None) -> list[Path]:
         folder = RESULTS / config["stream"]
         text = dense(kept(record, commit))
         if len(text.encode()) > LIMIT:
-            raise SystemExit(f"the result of {config['method']} takes more than {LIMIT} bytes")
-        files.append(folder / f"{config['method']}-s{config['seed']}.json")
+            raise SystemExit(f"the result of {row_of(record)} takes more than {LIMIT} bytes")
+        files.append(folder / f"{row_of(record)}-s{config['seed']}.json")
         write(files[-1], text)
-        if record.get("search") is not None:
-            found = searches.setdefault(folder / "search.json", {})
-            if found.setdefault(config["method"], record["search"]) != record["search"]:
-                raise SystemExit(f"runs of {config['method']} followed two different searches")
+        found = searches.setdefault(folder / "search.json", {})
+        if found.setdefault(config["method"], record.get("search")) != record.get("search"):
+            raise SystemExit(f"runs of {config['method']} followed two different searches")
     for file, found in searches.items():
         before = json.loads(file.read_text("utf-8")) if file.exists() else {}
-        write(file, dense(dict(sorted((before | found).items()))))
+        known = {method: search for method, search in (before | found).items() if search}
+        if known:
+            write(file, dense(dict(sorted(known.items()))))
     return files
 
 
@@ -145,9 +161,18 @@ def load() -> list[dict[str, Any]]:
     return [json.loads(file.read_text("utf-8")) for file in measured()]
 
 
-def tables() -> dict[str, StreamTable]:
-    """One for each stream; a stream is kept with one backbone."""
-    made = make_tables(load())
+def load_plain() -> list[dict[str, Any]]:
+    """Without variants: what is ranked."""
+    return [record for record in load() if not record.get("variant")]
+
+
+def tables(records: Sequence[Mapping[str, Any]] | None = None) -> dict[str, StreamTable]:
+    """One for each stream, of `records` or of all but variants; a stream has one backbone."""
+    records = load_plain() if records is None else records
+    for row, keys in mixtures(records).items():
+        if keys != [COMMIT]:
+            raise SystemExit(f"the runs of {row} differ in {', '.join(keys)}; keep one setting")
+    made = make_tables(records)
     found = {table.stream: table for table in made}
     if len(found) < len(made):
         raise SystemExit("results of one stream were kept with two backbones")
@@ -191,14 +216,11 @@ def differences(table: StreamTable, first: str) -> list[str]:
     """`first` minus every other method, paired by seed."""
     titles = [METRICS[key].title for key in COMPARED]
     lines = [f"| `{first}` minus | {' | '.join(titles)} |", f"|---|{'--:|' * len(COMPARED)}"]
-    for other in table.methods:
-        if other != first:
-            gaps = [table.difference(first, other, key) for key in COMPARED]
-            cells = [
-                f"**{show_difference(gap)}**" if gap and gap.sign else show_difference(gap)
-                for gap in gaps
-            ]
-            lines.append(f"| `{other}` | {' | '.join(cells)} |")
+    others = [method for method in table.methods if method != first]
+    columns = [claims([(table, first, other, key) for other in others]) for key in COMPARED]
+    for other, *found in zip(others, *columns, strict=True):
+        cells = [f"**{text}**" if bold else text for text, bold in map(show_claim, found)]
+        lines.append(f"| `{other}` | {' | '.join(cells)} |")
     return lines
 
 
@@ -210,19 +232,17 @@ def firsts(table: StreamTable) -> list[str]:
 
 def chosen(stream: str) -> list[str]:
     """What each method's search compared, and what it chose."""
-    file = RESULTS / stream / "search.json"
-    if not file.exists():
+    searches = searches_of(stream)
+    if not searches:
         return []
-    searches = json.loads(file.read_text("utf-8"))
-    some = next(iter(searches.values()))
-    lines = [
-        "",
-        f"Settings, chosen by {some['what']} (seed {some['seed']}, at most {some['budget']}",
-        "candidates a method; a method that is not named has nothing to choose):",
-        "",
-        "| method | candidates | chosen |",
-        "|---|---|---|",
-    ]
+    rules: dict[str, list[str]] = {}
+    for method, search in searches.items():
+        rules.setdefault(rule_of(search), []).append(f"`{method}`")
+    lines = ["", "Settings; a method that is not named has nothing to choose."]
+    for rule, methods in rules.items():
+        whose = f"{', '.join(methods)}: " if len(rules) > 1 else ""
+        lines += ["", f"{whose}{rule}"]
+    lines += ["", "| method | candidates | chosen |", "|---|---|---|"]
     for method, search in searches.items():
         tried = ", ".join(
             f"{_words(each['setting'])}: "
@@ -231,6 +251,50 @@ def chosen(stream: str) -> list[str]:
         )
         lines.append(f"| `{method}` | {tried} | {_words(search['chosen'])} |")
     return lines
+
+
+def searches_of(stream: str) -> dict[str, Any]:
+    file = RESULTS / stream / "search.json"
+    found: dict[str, Any] = json.loads(file.read_text("utf-8")) if file.exists() else {}
+    return found
+
+
+def rule_of(search: Mapping[str, Any]) -> str:
+    """By what, and among how many, a method's setting was chosen."""
+    more = search.get("beyond", 0)
+    further = f", and {more} more where the best learning rate was an end of those tried"
+    return (
+        f"Chosen by {search['what']} (seed {search['seed']}), from at most {search['budget']} "
+        f"candidates a method{further if more else ''}."
+    )
+
+
+def of_several_commits() -> list[str]:
+    rows = list(mixtures(load_plain()))
+    return [f"Not all seeds ran the same commit: {', '.join(rows)}.", ""] if rows else []
+
+
+def at_the_edge() -> str:
+    """How many chosen learning rates are still an end of those tried; a better one may lie on."""
+    searched = {stream: searches_of(stream) for stream in tables()}
+    ends = {
+        stream: [f"`{method}`" for method, search in found.items() if _open_end(search)]
+        for stream, found in searched.items()
+    }
+    named = "; ".join(f"{stream}: {', '.join(some)}" for stream, some in ends.items() if some)
+    if not named:
+        return "No chosen learning rate is an end of those tried."
+    count, total = (sum(map(len, each.values())) for each in (ends, searched))
+    return (
+        f"{count} of {total} chosen learning rates are an end of those tried, and a better one "
+        f"may lie beyond ({named})."
+    )
+
+
+def _open_end(search: Mapping[str, Any]) -> bool:
+    tried = search["candidates"]
+    settings, scores = ([each[key] for each in tried] for key in ("setting", "score"))
+    return one_beyond(settings, scores) is not None
 
 
 def _words(setting: Mapping[str, Any]) -> str:
@@ -255,7 +319,7 @@ def commands(records: Sequence[Mapping[str, Any]]) -> list[str]:
 
 
 def section(stream: str, table: StreamTable) -> list[str]:
-    records = [each for each in load() if each["stream"]["name"] == stream]
+    records = [each for each in load_plain() if each["stream"]["name"] == stream]
     some = records[0]
     training = some["config"]["training"]
     machines = sorted({e["environment"]["gpu"] or e["environment"]["processor"] for e in records})
@@ -337,12 +401,15 @@ def page() -> str:
         "split; the embedded digits themselves were drawn harder once, after a first score on",
         "them (see [their model card](micro-vit.md)).",
         "",
-        "Every method chose one of at most four settings on validation images of the first two",
+        "Every method chose its settings by one rule, on validation images of the first two",
         "domains. Residual SODAP had more than that before: its defaults were compared on",
         "validation images of all domains (see the end of this page), and one of them, to freeze",
         "what old and new prompts share, comes from a prototype on similar streams whose splits",
-        "are not recorded. Several chosen learning rates lie at the edge of what was offered.",
+        "are not recorded.",
         "",
+        at_the_edge(),
+        "",
+        *of_several_commits(),
         "`final` and `macro-F1` are means over all domains after the last stage. `trainable` is",
         "the largest number of trained parameters in any stage, `stored` what is kept about past",
         "images after the last one. The row `constant` is no run: it always answers the most",
@@ -351,30 +418,111 @@ def page() -> str:
         "Differences are paired by seed, with a 95 % bootstrap interval over seeds; of so few",
         "numbers no bootstrap can promise that much, and five seeds give about 92 %, three 75 %.",
         "Records hold no answers to single images, so the intervals speak of other seeds and not",
-        "of other test images. `ridge`, `slda` and `ncm` draw no random number: between them",
-        "there is no spread to compare with. Where Student's interval leaves 0 out as well, the",
-        "difference is bold and called more than the noise between seeds. Nothing is corrected",
-        "for the number of comparisons.",
+        "of other test images. A difference is bold, and called more than the noise between seeds,",
+        "where this interval and Student's leave 0 out and p < 0.05: Student's p of the paired",
+        "differences, corrected for all differences of the column (Holm). `ridge`, `slda` and",
+        "`ncm` draw no random number: between them there is no noise, and nothing is bold.",
     ]
     for stream, table in tables().items():
         lines += section(stream, table)
     return "\n".join([*lines, *searched()]) + "\n"
 
 
+# ---------------------------------------------------------------------- effects of options
+
+
+def effects() -> str:
+    """What each variant's option changes, from runs with the same seeds and the same settings."""
+    _check_variants()
+    pairs = [
+        (table, variant, method)
+        for table in tables(load()).values()
+        for variant, method in sorted(table.variants.items())
+        if method in table.numbers
+    ]
+    if not pairs:
+        return "The effects have not been measured yet."
+    columns = [claims([(*pair, key) for pair in pairs]) for key in COMPARED[:2]]
+    rows = [
+        [
+            table.stream,
+            f"`{variant}`",
+            str(len(set(table.seeds(variant)) & set(table.seeds(method)))),
+            show(mean_of(table, variant), METRICS[COMPARED[0]]),
+            *map(_in_points, found),
+        ]
+        for (table, variant, method), *found in zip(pairs, *columns, strict=True)
+    ]
+    heads = ["stream", "variant", "seeds", "AvgACC", "change in AvgACC", "change in AvgF"]
+    return "\n".join(
+        [
+            f"| {' | '.join(heads)} |",
+            f"|---|---|{'--:|' * (len(heads) - 2)}",
+            *(f"| {' | '.join(row)} |" for row in rows),
+            "",
+            "AvgACC is that of the variant, with the settings chosen for the method as it is.",
+            "Changes are in points (hundredths), variant minus method, paired by seed, with a 95 %",
+            "interval over seeds; bold where they are more than the noise between seeds, corrected",
+            "for all changes of the column (see [results.md](results.md)). Less AvgF is less",
+            "forgetting.",
+        ]
+    )
+
+
+def _check_variants() -> None:
+    """A variant may differ from its method in what its name says, and in nothing else."""
+    plain = {(r["config"]["stream"], r["config"]["method"]): r for r in load_plain()}
+    for record in load():
+        config, name = record["config"], row_of(record)
+        like = plain.get((config["stream"], config["method"]), record)
+        named = {change.partition("=")[0] for change in read_entry(name).changes}
+        more = [
+            key for key in differing(like, record) if key.split(".")[-1] not in {*named, COMMIT}
+        ]
+        if more:
+            raise SystemExit(
+                f"{name} on {config['stream']} differs from {config['method']} in "
+                f"{', '.join(more)} as well; run both anew"
+            )
+
+
+def mean_of(table: StreamTable, row: str) -> float | None:
+    found = table.spread(row, COMPARED[0])
+    return found.mean if found else None
+
+
+def _in_points(claim: Claim | None) -> str:
+    if claim is None:
+        return "–"
+    gap = claim.gap
+    text = f"{100 * gap.mean:+.1f}"
+    if gap.low is not None and gap.high is not None:
+        text += f" ({100 * gap.low:+.1f}, {100 * gap.high:+.1f})"
+    return f"**{text}**" if claim.certain else text
+
+
+def with_effects(text: str) -> str:
+    """The page of methods, with the effects as they are now."""
+    before, rest = text.split(BEGIN)
+    _, after = rest.split(END)
+    return f"{before}{BEGIN}\n{effects()}\n{END}{after}"
+
+
 def main() -> None:
     match sys.argv[1:]:
         case ["keep", "--commit", commit, *places] if places:
-            show(keep(places, commit))
+            list_files(keep(places, commit))
         case ["keep", *places] if places:
-            show(keep(places))
+            list_files(keep(places))
         case ["write"]:
             write(SUMMARY, dense(summary()))
             write(PAGE, page())
+            write(METHODS, with_effects(METHODS.read_text("utf-8")))
         case _:
             raise SystemExit(__doc__)
 
 
-def show(files: Sequence[Path]) -> None:
+def list_files(files: Sequence[Path]) -> None:
     for file in files:
         print(file.relative_to(ROOT))
 

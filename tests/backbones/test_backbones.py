@@ -148,6 +148,7 @@ def test_a_pickled_program_is_not_run(tmp_path: Path) -> None:
         ("nothing", None, "no backbone is called 'nothing'"),
         ("resnet18", None, "not a ViT with a class token"),
         ("vit_base_patch16_siglip_224", None, "not a ViT with a class token"),
+        ("vit_small_patch16_18x2_224", 32, "not a ViT with one attention a block"),
         (TEST_VIT, 100, "do not fill 100 pixels"),
     ],
 )

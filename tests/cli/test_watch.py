@@ -7,6 +7,7 @@ import json
 import os
 import pty
 import re
+import shutil
 import subprocess
 import time
 from pathlib import Path
@@ -17,10 +18,19 @@ from rich.console import Console, RenderableType
 from tests.cli.test_cli import SODAP, call
 from tests.conftest import make_stream
 
-from sodap.cli.watch import BARS, Snapshot, frame, sparkline, take, time_left, watch_run
+from sodap.cli.watch import (
+    BARS,
+    Snapshot,
+    frame,
+    sparkline,
+    take,
+    thinned,
+    time_left,
+    watch_run,
+)
 from sodap.errors import SodapError
 from sodap.experiments import Observer, load_config, run
-from sodap.storage import write_json
+from sodap.storage import load_state, write_json
 from sodap.streams import Stage
 
 QUICK = ["epochs=2", "patience=2", "batch_size=16", "device=cpu", "evidence=false"]
@@ -63,7 +73,7 @@ def test_every_epoch_shows(watched: tuple[Path, list[str]]) -> None:
     for row, text in zip(rows, epochs, strict=True):
         assert f"(stage {row['stage']}, epoch {row['epoch']})" in text
         for name, loss in row["losses"].items():
-            assert f"{name} {loss:.3g}" in text
+            assert re.search(rf"{name} {re.escape(f'{loss:.3g}')}( ×[\d.]+)? [{BARS}]+  ", text)
         assert f"throughput  {row['images_per_second']:.0f} images/s" in text
         assert "running" in text
     assert "accuracy after" not in frames[0]
@@ -138,11 +148,36 @@ def test_a_method_in_closed_form_has_no_epochs(tmp_path: Path) -> None:
 
 def test_waiting_for_a_run_to_begin(tmp_path: Path) -> None:
     assert "there is nothing yet" in shown(frame(take(tmp_path / "soon")))
+    for soon in (tmp_path / "soon", tmp_path):  # nobody would see the end of the waiting
+        for once, terminal in ((False, False), (True, True)):
+            console = Console(file=io.StringIO(), force_terminal=terminal)
+            with pytest.raises(SodapError, match="there is no run at"):
+                watch_run(console, soon, once=once)
     assert "there is nothing yet" in shown(frame(take(tmp_path)))
     (tmp_path / ".config.json.abc.tmp").touch()  # half-written
     assert "there is nothing yet" in shown(frame(take(tmp_path)))
     write_json(tmp_path / "config.json", {})
     assert "it has only just begun" in shown(frame(take(tmp_path)))
+
+
+def test_losses_are_shown_over_the_steps(watched: tuple[Path, list[str]], tmp_path: Path) -> None:
+    folder, _ = watched
+    ce = load_state(folder / "steps", "stage-2")[0]["loss.ce"].tolist()
+    assert len(ce) == 4
+    assert f"{sparkline(ce)}  " in shown(frame(take(folder)))
+    shutil.copytree(folder, tmp_path / "old", ignore=shutil.ignore_patterns("steps"))
+    text = shown(frame(take(tmp_path / "old")))
+    assert not re.search(rf"losses.*[{BARS}]", text)
+    shutil.copytree(folder, tmp_path / "torn")
+    next((tmp_path / "torn" / "steps").glob("stage-2-*")).unlink()  # as while it is replaced
+    assert shown(frame(take(tmp_path / "torn"))) == text
+    assert thinned([1.0, 3.0, float("nan"), 5.0, 7.0, 9.0], most=3) == [2.0, 6.0, 9.0]
+
+
+def test_a_folder_that_never_comes_is_one_sentence(tmp_path: Path) -> None:
+    found = call("watch", "never", cwd=tmp_path)
+    assert (found.returncode, found.stdout) == (2, "")
+    assert found.stderr == "sodap: there is no run at never\n"
 
 
 def test_a_folder_that_is_no_run_is_one_sentence(tmp_path: Path) -> None:

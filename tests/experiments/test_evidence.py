@@ -105,7 +105,7 @@ def test_evidence_changes_no_number(finished: tuple[Path, dict[str, Any]], tmp_p
     assert record["confusions"] == finished[1]["confusions"]
     assert record["config"] == finished[1]["config"]  # so that a run may go on with or without
     assert sorted(path.name for path in (tmp_path / "bare").iterdir()) == [
-        "config.json", "log.jsonl", "model", "record.json",
+        "config.json", "log.jsonl", "model", "record.json", "steps",
     ]  # fmt: skip
     bare, full = (
         load_state(home / "model", "model")[0] for home in (tmp_path / "bare", finished[0])

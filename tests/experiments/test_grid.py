@@ -16,8 +16,9 @@ import sodap.experiments.grid as grid_module
 import sodap.streams.registry as stream_registry
 from sodap.errors import SodapError
 from sodap.experiments import Grid, GridObserver, Observer, Task, grid_names, read_grid, run
+from sodap.experiments.variants import Entry, read_entry
 from sodap.experiments.workers import Report, _attempt
-from sodap.methods import Sequential, method_names
+from sodap.methods import Sequential, find_method, method_names
 from sodap.streams import Stage, Stream
 
 QUICK = ["epochs=1", "batch_size=16", "device=cpu"]
@@ -40,6 +41,9 @@ class Watcher(GridObserver):
     def planned(self, tasks: int, finished: int) -> None:
         self.total = tasks
 
+    def search_goes_on(self, setting: Mapping[str, Any]) -> None:
+        self.total += 1
+
     def task_done(self, task: Task, result: Mapping[str, Any]) -> None:
         self.done.append(task.label)
 
@@ -51,6 +55,7 @@ class Watcher(GridObserver):
 def quick_searches_of_stripes(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(grid_module, "work_off", in_this_process)
     monkeypatch.setattr(Sequential, "candidates", ({"lr": 1e-3}, {"lr": 1e-2}))
+    monkeypatch.setattr(grid_module, "BEYOND", 0)
     monkeypatch.setitem(stream_registry._FACTORIES, "stripes", lambda: make_stream(domains=3))
     grid_module._kept.cache_clear()
 
@@ -96,6 +101,84 @@ def test_a_grid_searches_then_runs_then_has_nothing_to_do(tmp_path: Path) -> Non
     outcome = a_grid(tmp_path, seeds=3).run(more)
     assert (outcome.done, outcome.finished) == (2, 4)
     assert sorted(more.done) == ["stripes ridge seed 2", "stripes sequential seed 2"]
+
+
+def test_a_search_goes_on_beyond_its_ends(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Scores that grow with the rate lead on to the next rate, and no further than twice."""
+    monkeypatch.setattr(grid_module, "BEYOND", 2)
+    monkeypatch.setattr(grid_module, "perform", lambda task: pretended(task))
+    rates: list[float] = []
+
+    def pretended(task: Task) -> dict[str, Any]:
+        if task.setting is None:
+            return {"seconds": 0.0, "metrics": {}}
+        rates.append(task.config.training.lr)
+        return {"seconds": 0.0, "score": task.config.training.lr, "environment": {}}
+
+    watcher = Watcher()
+    outcome = a_grid(tmp_path, "sequential", seeds=1).run(watcher)
+    assert rates == [1e-3, 1e-2, 3e-2, 1e-1]
+    assert (outcome.done, watcher.total) == (1, len(watcher.done)) == (1, 5)
+    search = json.loads((tmp_path / "stripes" / "sequential" / "search.json").read_text())
+    assert search["chosen"] == {"lr": 1e-1}
+    assert [each["setting"]["lr"] for each in search["candidates"]] == rates
+
+
+# ---------------------------------------------------------------------- variants
+
+
+def test_a_variant_takes_its_methods_search_and_a_name_of_its_own(tmp_path: Path) -> None:
+    a_grid(tmp_path, "sequential", seeds=2).run()
+    watcher = Watcher()
+    outcome = a_grid(tmp_path, "sequential sequential@weight_decay=0.5", seeds=2).run(watcher)
+    assert (outcome.done, outcome.finished) == (2, 2)
+    name = "sequential@weight_decay=0.5"
+    assert watcher.done == [f"stripes {name} seed {seed}" for seed in range(2)]
+    plain, changed = (record(tmp_path, each, 1) for each in ("sequential", name))
+    assert plain["variant"] is None
+    assert changed["variant"] == name
+    assert changed["search"] == plain["search"]
+    expected = {**plain["config"]["training"], "weight_decay": 0.5}
+    assert changed["config"]["training"] == expected
+    assert changed["config"]["method"] == "sequential"
+    assert not (tmp_path / "stripes" / name / "search.json").exists()
+    assert a_grid(tmp_path, f"sequential {name}", seeds=2).run().finished == 4
+
+
+def test_a_variant_alone_brings_about_the_search_of_its_method(tmp_path: Path) -> None:
+    outcome = a_grid(tmp_path, "sequential@patience=7", seeds=1).run()
+    assert (outcome.done, outcome.failures) == (1, {})
+    home = tmp_path / "stripes"
+    search = json.loads((home / "sequential" / "search.json").read_text())
+    assert search["config"]["training"]["patience"] != 7
+    assert not (home / "sequential" / "s0").exists()
+    assert record(tmp_path, "sequential@patience=7", 0)["search"]["chosen"] == search["chosen"]
+
+
+@pytest.mark.parametrize(
+    ("text", "name", "changes"),
+    [
+        ("l2p", "l2p", ()),
+        ("l2p@faithful", "l2p@faithful", ("faithful=true",)),
+        ("os-prompt++@faithful=true", "os-prompt++@faithful", ("faithful=true",)),
+        ("l2p@top_k=3@faithful", "l2p@faithful@top_k=3", ("faithful=true", "top_k=3")),
+        ("residual-sodap@uw=false", "residual-sodap@uw=false", ("uw=false",)),
+    ],
+)
+def test_names_of_variants(text: str, name: str, changes: tuple[str, ...]) -> None:
+    entry = read_entry(text)
+    assert (entry.name, entry.changes) == (name, changes)
+    assert read_entry(name) == entry
+    assert entry.variant == (name if changes else None)
+
+
+def test_faithful_is_every_method_that_has_it_in_pairs() -> None:
+    recipe, table1 = read_grid("faithful"), read_grid("table1")
+    having = [m for m in method_names() if "faithful" in find_method(m).Config.model_fields]
+    pairs = {name for method in having for name in (method, f"{method}@faithful")}
+    assert set(recipe.method_names()) == pairs
+    assert len(recipe.method_names()) == len(pairs)
+    assert recipe.settings == table1.settings, "else no run of table1 could be used again"
 
 
 def test_the_speed_of_a_run_is_in_its_record(tmp_path: Path) -> None:
@@ -215,7 +298,7 @@ def test_an_interrupted_run_goes_on(tmp_path: Path) -> None:
     whole.run()
     folder = tmp_path / "two" / "stripes" / "sequential" / "s0"
     with pytest.raises(KeyboardInterrupt):
-        run(halved.config("stripes", "sequential", 0), folder, observer=Stopper())
+        run(halved.config("stripes", Entry("sequential"), 0), folder, observer=Stopper())
     assert record(tmp_path / "two", "sequential", 0)["status"] == "interrupted"
     assert halved.run().done == 1
     confusions = [record(tmp_path / n, "sequential", 0)["confusions"] for n in ("one", "two")]
@@ -237,6 +320,10 @@ def test_other_settings_need_another_folder(tmp_path: Path) -> None:
         ({"changes": ["backbone=nothing"]}, "no backbone is called"),
         ({"methods": ["magic"]}, "no method is called 'magic'"),
         ({"methods": ["ridge", "ridge"]}, "each once"),
+        ({"methods": ["l2p@faithful", "l2p@faithful=true"]}, "each once"),
+        ({"methods": ["l2p@"]}, "no variant of one"),
+        ({"methods": ["l2p@beauty"]}, "'beauty' is no key"),
+        ({"methods": ["l2p@seed=3"]}, "give --seeds instead"),
         ({"streams": ["a/x", "b/x"]}, "same name"),
         ({"streams": []}, "one or more streams"),
         ({"seeds": [999_983]}, "searches use it"),
@@ -265,5 +352,5 @@ def test_a_grid_of_ones_own(tmp_path: Path) -> None:
     file.write_text("method: ridge\n")
     with pytest.raises(SodapError, match="'method': extra inputs"):
         read_grid(str(file))
-    with pytest.raises(SodapError, match="no grid is called 'table9'; there are: table1"):
+    with pytest.raises(SodapError, match="no grid is called 'table9'; there are: faithful, table1"):
         read_grid("table9")

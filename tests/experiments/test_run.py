@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import json
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +13,10 @@ import sodap
 from sodap.errors import SodapError
 from sodap.evaluation import accuracy, summary
 from sodap.experiments import Observer, RunConfig, load_config, run
+from sodap.experiments.evidence import read_steps
 from sodap.streams import Stage, Stream
+
+running = sys.modules["sodap.experiments.run"]  # the package has a function of that name
 
 QUICK = ["epochs=2", "patience=2", "batch_size=16", "device=cpu"]
 
@@ -92,6 +96,90 @@ def test_an_interrupted_run_ends_with_the_same_result(
         return [(row["losses"], row["weights"], row["lr"]) for row in map(json.loads, lines)]
 
     assert losses(folder) == losses(finished[0])
+    assert files(folder / "steps") == files(finished[0] / "steps"), "every step, to the bit"
+
+
+def files(folder: Path) -> dict[str, bytes]:
+    return {path.name: path.read_bytes() for path in folder.iterdir()}
+
+
+def log_of(folder: Path) -> list[dict[str, Any]]:
+    return [json.loads(line) for line in (folder / "log.jsonl").read_text().splitlines()]
+
+
+def test_every_step_is_in_the_folder(finished: tuple[Path, dict[str, Any]]) -> None:
+    folder, record = finished
+    rows = log_of(folder)
+    traces = read_steps(folder, rows)
+    assert list(traces) == [1, 2]
+    assert [stage["steps"] for stage in record["stages"]] == [4, 4]  # 24 images, 16 at a time
+    assert list(traces[1].weights) == []
+    for row in rows:
+        epoch = traces[row["stage"]].of(row["epoch"])
+        assert epoch.images.tolist() == [16, 8]
+        assert set(epoch.losses) == set(row["losses"])
+        for name, values in epoch.losses.items():
+            mean = np.average(values.double(), weights=epoch.images)
+            assert mean == pytest.approx(row["losses"][name], rel=1e-12)
+        assert {name: float(values[-1]) for name, values in epoch.weights.items()} == row["weights"]
+    assert sum(map(len, files(folder / "steps").values())) < 10_000
+
+
+class NoMoreError(Exception):
+    pass
+
+
+@pytest.mark.parametrize("epoch", [1, 2, 3, 4])
+def test_killed_before_its_steps_were_written(
+    finished: tuple[Path, dict[str, Any]],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    epoch: int,
+) -> None:
+    """The checkpoint has them: nothing is lost, even of an epoch that ended its stage."""
+    folder, calls = tmp_path / "run", 0
+    keep = running.keep_steps
+
+    def die(*given: Any) -> None:
+        nonlocal calls
+        calls += 1
+        if calls == epoch:
+            raise NoMoreError
+        keep(*given)
+
+    monkeypatch.setattr(running, "CHECKPOINT_SHARE", 0)  # one after every epoch
+    with monkeypatch.context() as for_now:
+        for_now.setattr(running, "keep_steps", die)
+        with pytest.raises(NoMoreError):
+            run(quick(), folder, stream=make_stream())
+    run(quick(), folder, stream=make_stream(), resume=True)
+    assert files(folder / "steps") == files(finished[0] / "steps")
+
+
+@pytest.mark.parametrize("epochs", [1, 2, 3])
+def test_epochs_after_the_last_checkpoint_come_once(
+    finished: tuple[Path, dict[str, Any]],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    epochs: int,
+) -> None:
+    folder = tmp_path / "run"
+    monkeypatch.setattr(running, "CHECKPOINT_SHARE", 1e9)  # the first epoch's is the only one
+    with pytest.raises(PluggedOutError):
+        run(quick(), folder, stream=make_stream(), observer=Stopper(epochs))
+    assert len(read_steps(folder, log_of(folder))) == (epochs + 1) // 2
+    run(quick(), folder, stream=make_stream(), resume=True)
+    assert files(folder / "steps") == files(finished[0] / "steps")
+
+
+def test_steps_that_the_log_does_not_have_are_left_out(
+    finished: tuple[Path, dict[str, Any]], tmp_path: Path
+) -> None:
+    rows = log_of(finished[0])
+    assert read_steps(finished[0], rows[:3])[2].epoch.tolist() == [1, 1]
+    assert read_steps(finished[0], [*rows, {"stage": 2, "epoch": 3}]) == {}, "and none is invented"
+    assert read_steps(finished[0], [*rows, {"stage": 3, "epoch": 1}]) == {}
+    assert read_steps(tmp_path, rows) == {}
 
 
 def test_a_finished_run_is_not_run_again(finished: tuple[Path, dict[str, Any]]) -> None:

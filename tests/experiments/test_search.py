@@ -14,13 +14,14 @@ from sodap.experiments.search import (
     as_changes,
     choose,
     for_the_record,
+    one_beyond,
     read_search,
     settings_to_compare,
     validation_twin,
     write_search,
 )
 from sodap.methods import find_method, method_names
-from sodap.methods.base import BUDGET
+from sodap.methods.base import BEYOND, BUDGET
 
 RATES = [{"lr": 3e-4}, {"lr": 1e-3}, {"lr": 3e-3}, {"lr": 1e-2}]
 BASE = load_config("sequential", [f"seed={SEED}", "epochs=1"])
@@ -67,11 +68,37 @@ def test_the_best_score_wins_and_the_earlier_of_equals() -> None:
     search = choose(BASE, RATES, [0.5, 0.7, 0.7, None], {"gpu": None})
     assert search["chosen"] == {"lr": 1e-3}
     assert search["candidates"][3] == {"setting": {"lr": 1e-2}, "score": None}
-    assert (search["budget"], search["seed"]) == (BUDGET, SEED)
+    assert (search["budget"], search["beyond"], search["seed"]) == (BUDGET, BEYOND, SEED)
     assert search["environment"] == {"gpu": None}
-    assert for_the_record(search).keys() == {"what", "budget", "seed", "candidates", "chosen"}
+    told = {"what", "budget", "beyond", "seed", "candidates", "chosen"}
+    assert for_the_record(search).keys() == told
     with pytest.raises(SodapError, match="no setting of sequential"):
         choose(BASE, RATES, [None] * 4, {})
+
+
+@pytest.mark.parametrize(
+    ("scores", "further"),
+    [
+        ([0.1, 0.2, 0.3, 0.4], {"lr": 3e-2}),
+        ([0.4, 0.3, 0.2, 0.1], {"lr": 1e-4}),
+        ([0.4, 0.4, 0.4, 0.4], {"lr": 1e-4}),  # the first of equals is the best
+        ([0.1, 0.4, 0.4, 0.3], None),
+        ([0.1, 0.2, 0.3, None], None),  # what broke was tried
+        ([None, None, None, None], None),
+    ],
+)
+def test_a_best_rate_at_an_end_asks_for_the_next(
+    scores: list[float | None], further: dict[str, float] | None
+) -> None:
+    assert one_beyond(RATES, scores) == further
+
+
+def test_the_next_rate_keeps_what_else_was_best() -> None:
+    pairs = [{"lr": lr, "strength": s} for lr in (3e-4, 1e-3) for s in (10.0, 1000.0)]
+    assert one_beyond(pairs, [0.1, 0.1, 0.1, 0.4]) == {"lr": 3e-3, "strength": 1000.0}
+    strengths = [{"strength": 10.0}, {"strength": 1000.0}]
+    assert one_beyond(strengths, [0.1, 0.4]) is None
+    assert one_beyond([{"lr": 1.0}, {"lr": 0.1}], [0.4, 0.1]) is None  # there is no larger one
 
 
 def test_a_search_is_used_again_for_the_same_question_only(tmp_path: Path) -> None:
@@ -79,8 +106,15 @@ def test_a_search_is_used_again_for_the_same_question_only(tmp_path: Path) -> No
     search: dict[str, Any] = choose(BASE, RATES, [0.5, 0.7, 0.6, 0.1], {})
     write_search(tmp_path, search)
     assert read_search(tmp_path, BASE, RATES) == search
+    longer = choose(BASE, [*RATES, {"lr": 3e-2}], [0.1, 0.2, 0.3, 0.4, 0.2], {})
+    write_search(tmp_path, longer)
+    assert read_search(tmp_path, BASE, RATES) == longer
     with pytest.raises(SodapError, match="compared other settings"):
-        read_search(tmp_path, BASE, RATES[:2])
+        read_search(tmp_path, BASE, RATES[1:])
+    write_search(tmp_path, {**search, "beyond": 0})
+    with pytest.raises(SodapError, match="compared other settings"):
+        read_search(tmp_path, BASE, RATES)
+    write_search(tmp_path, search)
     other = load_config("sequential", [f"seed={SEED}", "epochs=2"])
     with pytest.raises(SodapError, match="another training"):
         read_search(tmp_path, other, RATES)

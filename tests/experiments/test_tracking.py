@@ -9,12 +9,15 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
+import torch
 from tests.conftest import make_stream
 
 import sodap.experiments.tracking as tracking
 from sodap.errors import SodapError
 from sodap.experiments import Observer, RunConfig, load_config, run
-from sodap.experiments.tracking import LostTrackerWarning, Together, Tracker
+from sodap.experiments.evidence import read_steps
+from sodap.experiments.tracking import LostTrackerWarning, Together, Tracker, step_numbers
+from sodap.learning.trace import TraceBuffer
 from sodap.streams import Stage
 
 QUICK = ["epochs=2", "patience=2", "batch_size=16", "device=cpu", "evidence=false"]
@@ -88,6 +91,34 @@ def test_it_is_told_what_the_folder_holds(tmp_path: Path, notebook: Notebook) ->
     assert notebook.closed == [0]
 
 
+def test_it_is_told_of_the_steps(tmp_path: Path, notebook: Notebook) -> None:
+    folder = tmp_path / "run"
+    learn(folder)
+    traces = read_steps(folder, log_of(folder))
+    for kind in ("loss", "weight"):
+        expected = [
+            getattr(trace, "losses" if kind == "loss" else "weights").get("ce", torch.empty(0))
+            for trace in traces.values()
+        ]
+        before = 8 - sum(map(len, expected))  # stage 1 learns no weights
+        found = notebook.of(f"step/{kind}/ce")
+        assert list(found) == list(range(before + 1, 9)), "steps are counted over stages"
+        assert list(found.values()) == torch.cat(expected).tolist()
+
+
+def test_many_steps_are_told_by_their_means() -> None:
+    buffer = TraceBuffer(7, torch.device("cpu"))
+    for step in range(7):
+        late = {"old": torch.tensor(10.0 * step)} if step > 4 else {}
+        buffer.add(2, {"ce": torch.tensor(float(step))} | late, {"ce": torch.tensor(1.0)})
+    told = list(step_numbers(buffer.fetch(1), points=3))
+    assert told == [
+        (3, {"step/loss/ce": 1.0, "step/weight/ce": 1.0}),
+        (6, {"step/loss/ce": 4.0, "step/loss/old": 50.0, "step/weight/ce": 1.0}),
+        (7, {"step/loss/ce": 6.0, "step/loss/old": 60.0, "step/weight/ce": 1.0}),
+    ]
+
+
 class PluggedOutError(Exception):
     pass
 
@@ -109,6 +140,7 @@ def test_a_resumed_run_goes_on_at_its_step(tmp_path: Path, notebook: Notebook) -
     learn(folder, "mlflow", "sequential", resume=True)
     assert list(notebook.of("lr")) in ([4], [3, 4]), "not every epoch has a checkpoint"
     assert list(notebook.of("R/accuracy/domain 1")) == [4]
+    assert list(notebook.of("step/loss/ce"))[-2:] == [7, 8]
     assert notebook.ended == ["failed", "success"]
 
 

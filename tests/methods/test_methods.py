@@ -33,6 +33,7 @@ VARIANTS: list[tuple[str, dict[str, Any]]] = [
     ("der++", {"faithful": True}),
     ("ncm", {"distance": "euclid"}),
     ("residual-sodap", {"per_layer": "all", "stats": "per_stage", "memory_write": "always"}),
+    ("residual-sodap", {"backprop": "cls_row"}),
     ("slda", {"priors": "counts"}),
 ]
 

@@ -328,6 +328,25 @@ def test_noise_and_dropout_only_in_training() -> None:
     assert loss(1) == loss(1)
 
 
+@pytest.mark.parametrize("experts", [2, 3])
+def test_gates_keep_their_precision_under_autocast(experts: int) -> None:
+    """Two experts that say +1 and -1: what is left is the difference of their gates."""
+    block = ExpertBlock(
+        4,
+        experts=experts,
+        chosen=2,
+        bottleneck=3,
+        scale=1.0,
+        dropout=0.0,
+        generator=torch.Generator().manual_seed(0),
+    )
+    block.up_bias.data[0], block.up_bias.data[1] = 1.0, -1.0
+    gates = Gates(torch.tensor([[0, 1]]), torch.tensor([[0.5005, 0.4995]]))
+    with torch.no_grad(), torch.autocast("cpu", torch.bfloat16):
+        found = block(torch.ones(1, 2, 4), gates)
+    torch.testing.assert_close(found, torch.full((1, 2, 4), 0.001), rtol=1e-3, atol=0)
+
+
 # ---------------------------------------------------------------------- selection
 
 

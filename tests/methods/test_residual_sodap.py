@@ -155,6 +155,7 @@ def test_every_switch_of_the_ablation(switch: str) -> None:
         {"selection": "softmax"},
         {"combination": "joint"},
         {"pseudo_samples": 5},
+        {"backprop": "cls_row"},
     ],
     ids=lambda options: "-".join(f"{k}={v}" for k, v in options.items()),
 )
@@ -312,3 +313,39 @@ def test_routing_weights_are_distributions() -> None:
             torch.testing.assert_close(weights.sum(-1), torch.ones(len(images)))
         # Two generations are frozen, and each has kept a distribution of its own.
         torch.testing.assert_close(routing.frozen.sum(-1), 2 * torch.ones(len(images)))
+
+
+def test_along_the_cls_row_the_losses_are_the_same_and_the_gradients_alike() -> None:
+    split = THREE.domains[1].train
+    found = []
+    for backprop in ("full", "cls_row"):
+        method = sodap_of(taught(0, backprop=backprop)[0]).train()
+        method.begin_stage(1, [])
+        images = method.backbone.prepare(split.images)
+        losses = method.losses(images, split.labels, torch.Generator())
+        total: Any = method.total(losses)
+        total.backward()
+        trained = {n: p.grad for n, p in method.named_parameters() if p.grad is not None}
+        found.append((losses, trained))
+    (losses, full), (same, row) = found
+    for name, loss in losses.items():
+        assert torch.equal(loss, same[name])
+    assert full.keys() == row.keys()
+    for name in full:
+        if full[name].norm() > 1e-6:
+            similar = torch.nn.functional.cosine_similarity(
+                full[name].flatten(), row[name].flatten(), 0
+            )
+            assert similar > 0.8, name
+
+
+def test_along_the_cls_row_it_learns() -> None:
+    learner = Learner(
+        THREE.classes,
+        training=Training(epochs=12, patience=12, batch_size=16, lr=3e-3),
+        options={"bottleneck": 32, "pool_size": 12, "capacity": 64, "backprop": "cls_row"},
+        device="cpu",
+    )
+    history = learner.learn(THREE.domains[0]).history
+    assert history[-1]["losses"]["ce"] < 0.5 * history[0]["losses"]["ce"]
+    assert learner.evaluate(THREE.domains[0]).accuracy > 0.8

@@ -9,6 +9,7 @@ import numpy as np
 import torch
 
 from sodap.evaluation import summary
+from sodap.learning.trace import Trace, TraceBuffer
 from sodap.streams import Domain, Split, Stream
 
 DOMAINS = ("snow", "rain", "fog")
@@ -100,6 +101,20 @@ def _stage(number: int, domain: str, prompts: bool) -> dict[str, Any]:
         else [],
         "seconds": 10.5 + number,
     }
+
+
+def made_traces(rows: list[dict[str, Any]]) -> dict[int, Trace]:
+    """Three steps an epoch, around the means of the log; the last batch is half as large."""
+    traces: dict[int, Trace] = {}
+    for row in rows:
+        buffer = TraceBuffer(3, torch.device("cpu"))
+        for images, off in ((4, 0.1), (4, -0.2), (2, 0.2)):
+            losses = {name: torch.tensor(mean * (1 + off)) for name, mean in row["losses"].items()}
+            weights = {name: torch.tensor(end + off - 0.2) for name, end in row["weights"].items()}
+            buffer.add(images, losses, weights)
+        before = traces.get(row["stage"], Trace())
+        traces[row["stage"]] = before.then(buffer.fetch(row["epoch"]))
+    return traces
 
 
 def made_log(stages: int = 3, *, weighed: bool = True) -> list[dict[str, Any]]:

@@ -22,8 +22,9 @@ from sodap.reporting import (
     samples,
     to_svg,
 )
+from sodap.reporting.figures import group_means, losses_by_step
 
-from .made_records import CLASSES, DOMAINS, made_log, made_record, made_stream
+from .made_records import CLASSES, DOMAINS, made_log, made_record, made_stream, made_traces
 
 
 def texts(axes: Axes) -> list[str]:
@@ -165,6 +166,54 @@ def test_losses_without_weights_have_one_panel() -> None:
     assert len(losses(made_log(1)).axes) == 1
 
 
+def steps_of(axes: Axes, term: str) -> list[list[tuple[float, float]]]:
+    """Of every stage, the points of the line of one term."""
+    found = [np.array(each.get_xydata()) for each in axes.lines if each.get_label() == f"_{term}"]
+    return [[(float(x), float(y)) for x, y in points] for points in found]
+
+
+def test_losses_and_weights_of_every_step() -> None:
+    rows = made_log()
+    traces = made_traces(rows)
+    top, bottom = losses_by_step(rows, traces).axes
+    for axes, kind in ((top, "losses"), (bottom, "weights")):
+        for term in ("ce", "real"):
+            expected = [
+                [(6 * (stage - 1) + at, float(value)) for at, value in enumerate(values[term], 1)]
+                for stage, trace in traces.items()
+                if term in (values := getattr(trace, kind))
+            ]
+            assert steps_of(axes, term) == expected, "a line a stage, a point a step"
+            assert axes.get_ylim()[1] > max(y for points in expected for _, y in points)
+        borders = [each.get_xdata()[0] for each in axes.lines if len(each.get_xdata()) == 2]  # type: ignore[index, arg-type]
+        assert borders == [6.5, 12.5]
+    means = line(top, "ce")
+    assert means[:, 0].tolist() == [2, 5, 8, 11, 14, 17], "the middle of each epoch's three steps"
+    assert means[:, 1].tolist() == [row["losses"]["ce"] for row in rows]
+    later = line(top, "real")[:, 1]
+    assert np.isnan(later[:2]).all(), "stage 1 has no such loss"
+    assert later[2:].tolist() == [row["losses"]["real"] for row in rows[2:]]
+    assert texts(top) == ["stage", "1", "2", "3"]
+
+
+@pytest.mark.parametrize("size", [1, 2, 4, 10])
+def test_many_steps_are_drawn_as_means(size: int) -> None:
+    values = np.float32([4, 8, np.nan, 2, np.nan, np.nan, np.nan, np.nan, 1])
+    x, y = group_means(values, size)
+    for place, start in enumerate(range(0, len(values), size)):
+        group = values[start : start + size]
+        there = group[~np.isnan(group)]
+        expected = there.mean() if len(there) else np.nan
+        assert np.isclose(y[place], expected, equal_nan=True)
+        assert x[place] == np.mean(np.arange(start, start + len(group)))
+    assert len(x) == len(y) == -(-len(values) // size)
+
+
+def test_steps_without_weights_have_one_panel() -> None:
+    rows = made_log(weighed=False)
+    assert len(losses_by_step(rows, made_traces(rows)).axes) == 1
+
+
 def every_figure() -> dict[str, Figure]:
     record = made_record()
     return {
@@ -174,6 +223,7 @@ def every_figure() -> dict[str, Figure]:
         "pool": pool_growth(record),
         "drift": drift(record),
         "losses": losses(made_log()),
+        "steps": losses_by_step(made_log(), made_traces(made_log())),
     }
 
 

@@ -69,8 +69,14 @@ from sodap.reporting.sections.routing import (
     variety,
 )
 from sodap.reporting.sections.stream import checks_table, counts_table
-from sodap.reporting.sections.training import kept_epochs, schedule_figure, stops_table
+from sodap.reporting.sections.training import (
+    kept_epochs,
+    losses_drawing,
+    schedule_figure,
+    stops_table,
+)
 from sodap.reporting.tables import make_tables
+from sodap.storage import load_state
 from sodap.streams import Stage
 from sodap.streams.splits import SplitRow
 from tests.conftest import make_stream
@@ -348,6 +354,52 @@ def test_scores_and_learning_rates_of_every_epoch_are_drawn(full: ShownRun) -> N
     best = [stage["best_epoch"] for stage in full.stages]
     assert [at for at, _ in kept_epochs(full)] == [2 * i + b for i, b in enumerate(best)]
     assert [row[-1] for row in stops_table(full).rows] == ["all epochs done"] * 3
+
+
+def test_losses_and_weights_of_every_step_are_drawn(home: Path, full: ShownRun) -> None:
+    kept = [load_state(home / "sodap-0" / "steps", f"stage-{n}")[0] for n in range(1, DOMAINS + 1)]
+    drawing = losses_drawing(full)
+    for axes, kind in zip(drawing.figure.axes, ("loss", "weight"), strict=True):
+        columns = {name for tensors in kept for name in tensors if name.startswith(f"{kind}.")}
+        assert {f"{kind}.ce", f"{kind}.pseudo"} <= columns
+        for column in columns:
+            label = "_" + column.removeprefix(f"{kind}.")
+            points = [each.get_xydata() for each in axes.lines if each.get_label() == label]
+            expected = [
+                [(4.0 * stage + at, value) for at, value in enumerate(tensors[column].tolist(), 1)]
+                for stage, tensors in enumerate(kept)  # 24 images, 16 at a time, two epochs
+                if column in tensors
+            ]
+            assert [[tuple(point) for point in np.array(each).tolist()] for each in points] == (
+                expected
+            )
+    assert drawing.caption.startswith("Every loss at each of 12 steps, and below the weight")
+    assert "dots are means of whole epochs" in drawing.caption
+
+
+def test_the_steps_of_a_long_run_are_thinned_and_that_is_said(
+    full: ShownRun, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("sodap.reporting.sections.training.MOST_POINTS", 5)
+    drawing = losses_drawing(full)
+    assert "at 12 steps, each point the mean of 3" in drawing.caption
+    ce = full.steps[0][2].losses["ce"].numpy()
+    drawn = [each.get_ydata() for each in drawing.figure.axes[0].lines if each.get_label() == "_ce"]
+    assert np.allclose(np.array(drawn[1]), [ce[:3].mean(), ce[3]])
+
+
+def test_without_single_steps_epochs_are_drawn_and_that_is_said(home: Path, tmp_path: Path) -> None:
+    shutil.copytree(home / "sodap-0", tmp_path / "run")
+    next((tmp_path / "run" / "steps").glob("stage-2-*")).write_bytes(b"broken")
+    torn = losses_drawing(read_run(tmp_path / "run"))
+    assert "Single steps are not shown" in torn.caption
+    assert "is damaged: its checksum does not match" in torn.caption
+    shutil.rmtree(tmp_path / "run" / "steps")
+    older = losses_drawing(read_run(tmp_path / "run"))
+    assert "not every epoch left its steps (an older version of sodap)" in older.caption
+    (line,) = [each for each in older.figure.axes[0].lines if each.get_label() == "ce"]
+    drawn = [y for y in np.array(line.get_ydata()).tolist() if y == y]
+    assert drawn == [row["losses"]["ce"] for row in read_run(tmp_path / "run").log]
 
 
 def test_compositions_are_drawn(full: ShownRun) -> None:

@@ -25,6 +25,7 @@ from sodap.reporting import (
     verdict,
 )
 from sodap.reporting.formats import show
+from sodap.reporting.tables import mixtures
 from tests.reporting.made_runs import a_record, write
 
 ALL = list(METRICS.values())
@@ -262,3 +263,26 @@ def test_fewer_seeds_are_shown_and_not_ranked() -> None:
     told = verdict(table)
     assert told.startswith("`ridge` has the highest AvgACC")
     assert "fewer seeds: `slda` (3 seeds, AvgACC 0.9" in told
+
+
+def test_variants_are_shown_and_not_ranked() -> None:
+    name = "sequential@faithful"
+    changed = [a_record("sequential", seed, 0.95, variant=name) for seed in range(5)]
+    (table,) = make_tables(records() + changed)
+    assert table.methods[0] == name
+    assert table.variants == {name: "sequential"}
+    assert name not in table.contenders
+    assert table.best(METRICS["average_accuracy"]) == {"ridge"}
+    assert f"`{name}`" not in verdict(table)
+    assert f"| `{name}` | 5 | 0.950" in as_markdown(table, ALL, None)
+
+
+def test_a_row_of_several_settings_is_noticed() -> None:
+    good = records()
+    assert mixtures(good) == {}
+    good[1]["config"]["options"] = {"pool_size": 3}
+    good[-1]["environment"] = {"commit": "abc", "sodap": "9"}
+    assert mixtures(good) == {
+        "residual-sodap on weather": ["options.pool_size"],
+        "sequential on weather": ["commit", "version"],
+    }

@@ -20,7 +20,7 @@ from hypothesis import strategies as st
 from PIL import Image
 
 from sodap.errors import SodapError
-from sodap.streams import Split
+from sodap.streams import Split, Stream, load_stream
 from sodap.streams import cache as module
 from sodap.streams.cache import _Cache, cache_bytes, cache_folder, decoded
 from sodap.streams.images import decode_image, read_images
@@ -254,6 +254,101 @@ def test_a_file_that_changes_while_it_is_read(
         decoded(paths, SIZE, folder=folder)
 
 
+# What was decoded once is copied
+
+
+def test_another_list_of_the_same_files_is_not_decoded(
+    paths: list[Path], folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    decoded(paths, SIZE, folder=folder)
+    decodes = Decodes(monkeypatch)
+    shuffled = [paths[i] for i in np.random.default_rng(1).permutation(COUNT)]
+    for others in (shuffled, shuffled[3:], [*paths, paths[0]]):
+        assert torch.equal(decoded(others, SIZE, folder=folder), read_images(others, SIZE))
+    assert decodes.count == 0
+    assert len(list(folder.glob("*.images"))) == 4
+    decoded(shuffled, SIZE, folder=folder, verify=True)
+    assert decodes.count == 0
+
+
+def test_only_new_files_are_decoded(
+    paths: list[Path], folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    decoded(paths, SIZE, folder=folder)
+    decodes = Decodes(monkeypatch)
+    moved = paths[0].parent.rename(tmp_path / "moved")
+    Image.new("RGB", (20, 16), "red").save(moved / "new.png")
+    there = [moved / "new.png", *(moved / path.name for path in paths)]
+    assert torch.equal(decoded(there, SIZE, folder=folder), read_images(there, SIZE))
+    assert decodes.count == 1
+    for size, fit in ((SIZE + 1, "crop"), (SIZE, "pad")):
+        before = decodes.count
+        found = decoded(there, size, fit=fit, folder=folder)  # type: ignore[arg-type]
+        assert torch.equal(found, read_images(there, size, fit))  # type: ignore[arg-type]
+        assert decodes.count == before + len(there)
+
+
+def test_another_split_decodes_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("SODAP_CACHE", str(tmp_path / "cache"))
+    random = np.random.default_rng(0)
+    for index in range(40):
+        path = tmp_path / "mine" / "clinic" / ("ill", "well")[index % 2] / f"{index}.png"
+        path.parent.mkdir(parents=True, exist_ok=True)
+        Image.fromarray(random.integers(0, 256, (16, 20, 3), np.uint8)).save(path)
+    decodes = Decodes(monkeypatch)
+    streams = [load_stream(str(tmp_path / "mine"), SIZE, split_seed=seed) for seed in (0, 1)]
+    assert decodes.count == 40
+    one, other = map(images_by_path, streams)
+    assert one == other
+    assert streams[0].rows != streams[1].rows, "the splits are meant to differ"
+
+
+def images_by_path(stream: Stream) -> dict[str, bytes]:
+    (domain,) = stream.domains
+    images = [image.numpy().tobytes() for _, split in domain.splits() for image in split.images]
+    return {row.path: image for row, image in zip(stream.rows, images, strict=True)}
+
+
+def test_damage_is_not_copied(
+    paths: list[Path], folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    plain = decoded(paths, SIZE, folder=folder).clone()
+    flip_byte(the(folder, "images"), cache_bytes(3, SIZE) + 7)
+    decodes = Decodes(monkeypatch)
+    assert torch.equal(decoded(paths[::-1], SIZE, folder=folder), plain.flip(0))
+    assert decodes.count == 1
+
+
+@pytest.mark.parametrize("content", [b"", b"[]", b'"x"', b'{"made": 1}', b"\xff", None])
+def test_other_files_beside_a_cache_do_no_harm(
+    paths: list[Path], folder: Path, content: bytes | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    plain = decoded(paths, SIZE, folder=folder).clone()
+    if content is None:
+        the(folder, "json").unlink()
+    else:
+        the(folder, "json").write_bytes(content)
+    (folder / "mine.images").mkdir()
+    decodes = Decodes(monkeypatch)
+    assert torch.equal(decoded(paths[::-1], SIZE, folder=folder), plain.flip(0))
+    assert decodes.count == COUNT
+
+
+def test_a_cache_that_is_deleted_while_it_is_copied_from(
+    paths: list[Path], folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    plain = decoded(paths, SIZE, folder=folder).clone()
+    decodes = Decodes(monkeypatch)
+
+    def delete(done: int, _: int) -> None:
+        if done == 0:
+            the(folder, "images").unlink()
+
+    found = decoded(paths[::-1], SIZE, folder=folder, on_progress=delete)
+    assert torch.equal(found, plain.flip(0))
+    assert decodes.count == COUNT
+
+
 # Damage
 
 
@@ -281,13 +376,14 @@ def test_damage_anywhere_is_mended_on_request(paths: list[Path], folder: Path) -
 
 
 @pytest.mark.parametrize(
-    "content", [b"", b"{}", b"[]", b'{"chunks": 3}', b'{"chunks": [[1, 2]]}', b"\xff\xfe"]
+    "content",
+    [b"", b"{}", b"[]", b'{"images": 3}', b'{"images": [[1, 2]]}', b'{"images": {}}', b"\xff\xfe"],
 )
 def test_damaged_checksums_are_made_anew(paths: list[Path], folder: Path, content: bytes) -> None:
     plain = decoded(paths, SIZE, folder=folder).clone()
     the(folder, "json").write_bytes(content)
     assert torch.equal(decoded(paths, SIZE, folder=folder), plain)
-    assert len(json.loads(the(folder, "json").read_text("utf-8"))["chunks"]) == 6
+    assert len(json.loads(the(folder, "json").read_text("utf-8"))["images"]) == COUNT
 
 
 def test_a_cache_that_is_cut_short_is_made_anew(paths: list[Path], folder: Path) -> None:
@@ -388,7 +484,7 @@ def test_killed_and_resumed(
         assert names(folder) == [".images", ".json", ".lock"]
 
 
-def test_a_torn_journal_and_a_damaged_chunk(
+def test_a_torn_journal_and_a_damaged_image(
     paths: list[Path], folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def stop(done: int, of: int) -> None:
@@ -400,14 +496,14 @@ def test_a_torn_journal_and_a_damaged_chunk(
     journal = the(folder, "journal")
     lines = journal.read_bytes().splitlines(keepends=True)
     assert len(lines) == 4
-    nonsense = b'[99, 1, "x"]\n["x", 2, "y"]\n{}\n\xff\n[1, 2\n'
+    nonsense = b'[[99, 1, "x"]]\n[["x", 2, "y"]]\n[[0, "x", 1]]\n[7]\n7\n{}\n\xff\n[1, 2\n'
     journal.write_bytes(b"".join(lines[:3]) + nonsense + lines[3][:9])  # the fourth is torn
     with the(folder, "partial").open("r+b") as file:
-        file.write(b"damage in the first chunk")
+        file.write(b"damage in the first image")
     decodes = Decodes(monkeypatch)
     images = decoded(paths, SIZE, folder=folder)
     assert torch.equal(images, read_images(paths, SIZE))
-    assert decodes.count == COUNT - 4
+    assert decodes.count == COUNT - 5
     assert torch.equal(decoded(paths, SIZE, folder=folder, verify=True), images)
 
 

@@ -119,6 +119,8 @@ def _create(architecture: str, size: int, seed: int, *, pretrained: bool) -> Vis
         ) from error
     if not isinstance(vit, VisionTransformer) or vit.cls_token is None:
         raise SodapError(f"'{architecture}' is not a ViT with a class token")
+    if not hasattr(vit.blocks[0], "attn"):
+        raise SodapError(f"'{architecture}' is not a ViT with one attention a block")
     _check_patches(vit, architecture)
     return vit
 

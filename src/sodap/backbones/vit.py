@@ -68,6 +68,7 @@ class PortedViT(nn.Module):
         self.image_size: int = vit.patch_embed.img_size[0]
         self.prefix_tokens: int = vit.num_prefix_tokens
         self._through = _through
+        self._along = _along
         self.register_buffer("mean", torch.tensor(mean).view(3, 1, 1), persistent=False)
         self.register_buffer("std", torch.tensor(std).view(3, 1, 1), persistent=False)
 
@@ -123,6 +124,25 @@ class PortedViT(nn.Module):
                 tokens = _opened(block, layer, _with_cls(tokens, given), extra, beside)
         return tokens
 
+    def along_cls(self, images: Tensor, *, cls: ClsPort, norm: bool = True) -> Tensor:
+        """What `forward` answers to the last bit; gradients go along the CLS row only, `[B, D]`.
+
+        A frozen network is assumed. The other tokens are constants: that they have seen earlier CLS
+        tokens is left out of the gradient, and with it nearly all of the backward pass. So `cls` is
+        shown all tokens before the first block, and from then on CLS alone, `[B, 1, D]`.
+        """
+        if not torch.is_grad_enabled():
+            return cast(Tensor, self(images, cls=cls, norm=norm))
+        vit = self.vit
+        with torch.no_grad():
+            tokens = vit.norm_pre(vit.patch_drop(vit._pos_embed(vit.patch_embed(images))))
+        given = cls(0, tokens)
+        for layer, block in enumerate(vit.blocks, start=1):
+            tokens, last = self._along(_known(block), tokens, given)
+            if layer < self.depth:
+                given = cls(layer, last.unsqueeze(1))
+        return self.norm(last) if norm else last
+
     def compile_blocks(self) -> None:
         """Let torch.compile fuse each block, with the exchange of CLS before it, from now on.
 
@@ -132,6 +152,7 @@ class PortedViT(nn.Module):
         limits = torch._dynamo.config
         limits.recompile_limit = max(limits.recompile_limit, _PROGRAMS)
         self._through = torch.compile(_through)
+        self._along = torch.compile(_along)
 
     def norm(self, tokens: Tensor) -> Tensor:
         """The final LayerNorm, `[..., D]`."""
@@ -196,6 +217,20 @@ def _through(block: nn.Module, tokens: Tensor, cls: Tensor | None) -> Tensor:
     return passed
 
 
+def _known(block: nn.Module) -> Block:
+    """A block whose steps are known, and so can be taken one by one."""
+    if (
+        not isinstance(block, Block)
+        or not isinstance(block.attn, Attention)
+        or getattr(block.attn, "gate", None) is not None
+    ):
+        raise SodapError(
+            f"blocks of type {type(block).__name__} have no place for prefixes or adapters and no "
+            f"CLS row of their own; choose a ViT with timm's plain blocks"
+        )
+    return block
+
+
 def _opened(
     block: nn.Module,
     layer: int,
@@ -204,31 +239,82 @@ def _opened(
     beside: Beside | None,
 ) -> Tensor:
     """timm's block, step by step, with its two inner ports."""
-    if not isinstance(block, Block) or not isinstance(block.attn, Attention):
-        raise SodapError(
-            f"blocks of type {type(block).__name__} have no place for prefixes or adapters; "
-            f"choose a ViT with timm's plain blocks"
-        )
-    entering = block.norm1(tokens)
-    seen = block.attn(entering) if prefix is None else _attend(block.attn, entering, *prefix)
-    tokens = tokens + block.drop_path1(block.ls1(seen))
-    tokens_out: Tensor = tokens + block.drop_path2(block.ls2(block.mlp(block.norm2(tokens))))
+    block = _known(block)
+    q, k, v = _split(block, tokens)
+    if prefix is not None:
+        k, v = (torch.cat([_heads(e, k), own], 2) for e, own in zip(prefix, (k, v), strict=True))
+    tokens = _after_attention(block, tokens, F.scaled_dot_product_attention(q, k, v))
     added = None if beside is None else beside(layer, tokens)
-    return tokens_out if added is None else tokens_out + added
+    tokens = _after_mlp(block, tokens)
+    return tokens if added is None else tokens + added
 
 
-def _attend(attention: Attention, tokens: Tensor, keys: Tensor, values: Tensor) -> Tensor:
-    """timm's attention with further keys and values `[B, m, D]` in front of the tokens' own."""
-    batch, count, _ = tokens.shape
-    heads, width = attention.num_heads, attention.head_dim
-    q, k, v = attention.qkv(tokens).view(batch, count, 3, heads, width).permute(2, 0, 3, 1, 4)
-    q, k = attention.q_norm(q), attention.k_norm(k)
+def _along(block: Block, tokens: Tensor, cls: Tensor) -> tuple[Tensor, Tensor]:
+    """timm's block twice: all tokens `[B, N, D]` as constants, and the CLS row `[B, D]` to learn.
 
-    def joined(extra: Tensor, own: Tensor) -> Tensor:
-        split = extra.to(own.dtype).reshape(batch, -1, heads, width).transpose(1, 2)
-        return torch.cat([split, own], dim=2)  # [B, heads, m + N, width]
+    The row has the value that it has among all tokens, and the gradient of its own way.
+    """
+    with torch.no_grad():
+        tokens = _with_cls(tokens, cls)
+        q, k, v = _split(block, tokens)
+        seen = F.scaled_dot_product_attention(q, k, v)
+        tokens = _after_mlp(block, _after_attention(block, tokens, seen))
+    row = cls.to(tokens.dtype).unsqueeze(1)
+    noticed = _first_order(*_split(block, row), q[:, :, :1], k, v, seen[:, :, :1])
+    row = _after_mlp(block, _after_attention(block, row, noticed))
+    return tokens, tokens[:, 0] + _gradient_of(row[:, 0])
 
-    seen = F.scaled_dot_product_attention(q, joined(keys, k), joined(values, v))
-    seen = attention.norm(seen.transpose(1, 2).reshape(batch, count, -1))
-    projected: Tensor = attention.proj_drop(attention.proj(seen))
-    return projected
+
+def _first_order(
+    q0: Tensor, k0: Tensor, v0: Tensor, q: Tensor, k: Tensor, v: Tensor, seen: Tensor
+) -> Tensor:
+    """What the CLS row saw, `seen`, as a function of its own query, key and value.
+
+    All `[B, heads, 1, width]`, the constants `k` and `v` of all tokens `[B, heads, N, width]`.
+
+    How attention moves with its query is the covariance of keys and values under its weights. So
+    `[width, width]` numbers a head are kept for the backward pass instead of all keys and values.
+    """
+    scale: float = q.shape[-1] ** -0.5
+    with torch.no_grad():
+        weights = (q * k).sum(-1, keepdim=True).mul(scale).softmax(2)  # [B, heads, N, 1]
+        apart = v - seen
+        covariance = (weights * k).mT @ apart
+        # Copies: a view would keep all tokens alive until the backward pass.
+        q, weight, away = q.clone(), weights[:, :, :1].clone(), apart[:, :, :1].clone()
+    by_query = scale * (_gradient_of(q0) @ covariance)
+    by_key = scale * (_gradient_of(k0) * q).sum(-1, keepdim=True) * weight * away
+    return seen + by_query + by_key + weight * _gradient_of(v0)
+
+
+def _gradient_of(changing: Tensor) -> Tensor:
+    """Zero in the forward pass, `changing` in the backward pass."""
+    return changing - changing.detach()
+
+
+def _split(block: Block, tokens: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    """Queries, keys and values of tokens `[B, N, D]`, each `[B, heads, N, width]`."""
+    attention: Any = block.attn
+    parts = attention.qkv(block.norm1(tokens))
+    parts = parts.unflatten(-1, (3, attention.num_heads, attention.head_dim))
+    q, k, v = parts.permute(2, 0, 3, 1, 4)
+    return attention.q_norm(q), attention.k_norm(k), v
+
+
+def _heads(extra: Tensor, like: Tensor) -> Tensor:
+    """Keys or values `[B, m, D]` as the attention has its own: `[B, heads, m, width]`."""
+    batch, heads, _, width = like.shape
+    return extra.to(like.dtype).reshape(batch, -1, heads, width).transpose(1, 2)
+
+
+def _after_attention(block: Block, tokens: Tensor, seen: Tensor) -> Tensor:
+    """Tokens `[B, N, D]` with what their heads saw, `[B, heads, N, width]`."""
+    attention: Any = block.attn
+    seen = attention.proj(attention.norm(seen.transpose(1, 2).flatten(2)))
+    met: Tensor = tokens + block.drop_path1(block.ls1(attention.proj_drop(seen)))
+    return met
+
+
+def _after_mlp(block: Block, tokens: Tensor) -> Tensor:
+    passed: Tensor = tokens + block.drop_path2(block.ls2(block.mlp(block.norm2(tokens))))
+    return passed

@@ -3,21 +3,19 @@
 from __future__ import annotations
 
 import sys
-import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from types import TracebackType
-from typing import Any, Self
+from typing import Any
 
 import torch
 import typer
 from rich.console import Console
 from rich.markup import escape
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
+from sodap.cli.progress import Bars
 from sodap.errors import SodapError
 from sodap.experiments import Grid, GridObserver, Outcome, Task, read_grid
-from sodap.experiments.search import as_changes
+from sodap.experiments.search import Setting, as_changes
 from sodap.reporting import (
     as_csv,
     as_latex,
@@ -28,6 +26,7 @@ from sodap.reporting import (
     make_tables,
     verdict,
 )
+from sodap.reporting.tables import mixtures
 
 FORMATS = ("text", "markdown", "latex", "csv")
 
@@ -86,34 +85,12 @@ def _conclude(console: Console, grid: Grid, outcome: Outcome) -> None:
         )
 
 
-class GridProgress(GridObserver):
+class GridProgress(Bars, GridObserver):
     """One bar with the time left, and a line for whatever has ended."""
 
     def __init__(self, console: Console) -> None:
-        self.console = console
-        self.progress = Progress(
-            TextColumn("{task.description}"),
-            BarColumn(bar_width=24),
-            MofNCompleteColumn(),
-            TimeRemainingColumn(),
-            console=console,
-            transient=True,
-            disable=not console.is_terminal,
-        )
-        self.bar = self.progress.add_task("runs and searches", total=None)
-        self.began = time.perf_counter()
-
-    def __enter__(self) -> Self:
-        self.progress.start()
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        self.progress.stop()
+        super().__init__(console)
+        self.bar = self.progress.add_task("runs and searches", total=None, note="")
 
     def images_decoded(self, done: int, total: int) -> None:
         words = "reading images, once" if done < total else "runs and searches"
@@ -123,6 +100,10 @@ class GridProgress(GridObserver):
         self.progress.update(self.bar, total=tasks)
         before = f"; {finished} were finished before" if finished else ""
         self._say(f"{tasks} runs and searches to do{before}")
+
+    def search_goes_on(self, setting: Setting) -> None:
+        total = self.progress.tasks[self.bar].total or 0
+        self.progress.update(self.bar, total=total + 1)
 
     def task_done(self, task: Task, result: Mapping[str, Any]) -> None:
         self.progress.update(self.bar, advance=1)
@@ -148,9 +129,6 @@ class GridProgress(GridObserver):
     def warned(self, words: str) -> None:
         print(f"sodap: warning: {words}", file=sys.stderr)
 
-    def _say(self, line: str) -> None:
-        self.console.print(line, highlight=False, soft_wrap=True, markup=False)
-
 
 def show_tables(
     console: Console,
@@ -167,6 +145,8 @@ def show_tables(
     tables = make_tables(records)
     if unfinished:
         print(f"sodap: {unfinished} runs are not finished and left out", file=sys.stderr)
+    for row, keys in mixtures(records).items():
+        print(f"sodap: warning: the runs of {row} differ in {', '.join(keys)}", file=sys.stderr)
     if form == "csv":
         print(as_csv(tables, columns, lambda table: table.rival(against)), end="")
         return

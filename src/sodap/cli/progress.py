@@ -15,12 +15,11 @@ from sodap.experiments import Observer
 from sodap.streams import Stage, Stream
 
 
-class ProgressBars(Observer):
-    """One bar for the stream, one for the epoch under way."""
+class Bars:
+    """Bars below the lines that are said; where there is no terminal, the lines alone."""
 
-    def __init__(self, console: Console, title: str = "") -> None:
+    def __init__(self, console: Console) -> None:
         self.console = console
-        self.title = title
         self.progress = Progress(
             TextColumn("{task.description}"),
             BarColumn(bar_width=24),
@@ -31,9 +30,6 @@ class ProgressBars(Observer):
             transient=True,
             disable=not console.is_terminal,
         )
-        self.stream = self.progress.add_task(title or "stream", total=None, note="")
-        self.epoch = self.progress.add_task("", total=None, note="", visible=False)
-        self.began = 0.0
 
     def __enter__(self) -> Self:
         self.progress.start()
@@ -47,6 +43,20 @@ class ProgressBars(Observer):
     ) -> None:
         self.progress.stop()
 
+    def _say(self, line: str) -> None:
+        self.console.print(line, highlight=False, soft_wrap=True, markup=False)
+
+
+class ProgressBars(Bars, Observer):
+    """One bar for the stream, one for the epoch under way."""
+
+    def __init__(self, console: Console, title: str = "") -> None:
+        super().__init__(console)
+        self.title = title
+        self.stream = self.progress.add_task(title or "stream", total=None, note="")
+        self.epoch = self.progress.add_task("", total=None, note="", visible=False)
+        self.began = 0.0
+
     def images_decoded(self, done: int, total: int) -> None:
         words = "  reading images, once"
         self.progress.update(
@@ -56,7 +66,7 @@ class ProgressBars(Observer):
     def started(self, stream: Stream, stages_done: int) -> None:
         self.progress.update(self.epoch, visible=False)
         for note in stream.notes:
-            self.console.print(f"note: {note}", highlight=False, soft_wrap=True, markup=False)
+            self._say(f"note: {note}")
         self.progress.update(
             self.stream,
             description=escape(self.title or stream.name),
@@ -65,7 +75,7 @@ class ProgressBars(Observer):
             note="domains learned",
         )
         if stages_done:
-            self.console.print(f"{stages_done} of {len(stream)} domains were learned already")
+            self._say(f"{stages_done} of {len(stream)} domains were learned already")
 
     def batch_done(self, stage: Stage, epoch: int, step: int, steps: int) -> None:
         now = time.perf_counter()
@@ -97,7 +107,7 @@ class ProgressBars(Observer):
         drift = record["begun"].get("drift")
         if drift is not None:
             words.append(f"| drift {drift['score']:.2f}, {drift['added']} prompts added")
-        self.console.print(" ".join(words), highlight=False, soft_wrap=True, markup=False)
+        self._say(" ".join(words))
 
 
 def _epochs(count: int) -> str:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 import time
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -22,7 +22,7 @@ from rich.table import Table
 from rich.text import Text
 
 from sodap.errors import SodapError
-from sodap.storage import read_json
+from sodap.storage import has_state, load_state, read_json
 
 PAUSE_S = 0.5
 SILENCE_S = 60.0
@@ -42,6 +42,8 @@ class Snapshot:
     """None before the run has written one."""
     rows: Sequence[Mapping[str, Any]] = ()
     """The log, a row an epoch."""
+    losses: Mapping[str, Sequence[float]] = field(default_factory=dict)
+    """Each loss over the steps of the last stage in the log."""
     silence: float = 0.0
     """Seconds since the record was written."""
 
@@ -55,9 +57,11 @@ class Snapshot:
 
 
 def watch_run(console: Console, folder: Path, *, once: bool) -> None:
-    """Show the run until it ends; one frame where nobody looks on."""
+    """Show the run until it ends; one frame where nobody looks on, and no waiting for a run."""
     now = take(folder)
     if once or not console.is_terminal:
+        if not (folder / "config.json").is_file():
+            raise SodapError(f"there is no run at {folder}")
         console.print(frame(now))
         return
     try:
@@ -85,7 +89,8 @@ def take(folder: Path) -> Snapshot:
     if "status" not in record or "stages" not in record:
         raise SodapError(f"{path} is not the record of a run")
     silence = time.time() - path.stat().st_mtime
-    return Snapshot(folder, record, _rows(folder / "log.jsonl"), max(0.0, silence))
+    rows = _rows(folder / "log.jsonl")
+    return Snapshot(folder, record, rows, _losses(folder, rows), max(0.0, silence))
 
 
 def _rows(path: Path) -> list[dict[str, Any]]:
@@ -95,6 +100,21 @@ def _rows(path: Path) -> list[dict[str, Any]]:
         return [json.loads(line) for line in path.read_text("utf-8").splitlines()]
     except ValueError as error:
         raise SodapError(f"{path} is damaged: a line is not readable as JSON") from error
+
+
+def _losses(folder: Path, rows: Sequence[Mapping[str, Any]]) -> dict[str, list[float]]:
+    """Each loss over the steps of the stage; none for a run of an earlier version."""
+    if not rows or not has_state(folder / "steps", f"stage-{rows[-1]['stage']}"):
+        return {}
+    try:
+        tensors, _ = load_state(folder / "steps", f"stage-{rows[-1]['stage']}")
+    except SodapError:  # it is just being replaced; the next look will find it
+        return {}
+    return {
+        term: tensors[f"loss.{term}"].tolist()
+        for term in rows[-1]["losses"]
+        if f"loss.{term}" in tensors
+    }
 
 
 # ---------------------------------------------------------------------- the frame
@@ -200,7 +220,9 @@ def _last_epoch(now: Snapshot) -> list[RenderableType]:
     row = now.rows[-1]
     weights = row.get("weights") or {}
     losses = "  ".join(
-        f"{name} {loss:.3g}" + (f" ×{weights[name]:.2f}" if name in weights else "")
+        f"{name} {loss:.3g}"
+        + (f" ×{weights[name]:.2f}" if name in weights else "")
+        + (f" {sparkline(thinned(now.losses[name]))}" if name in now.losses else "")
         for name, loss in row["losses"].items()
     )
     speeds = [each["images_per_second"] for each in now.rows[1:]] or [row["images_per_second"]]
@@ -248,6 +270,14 @@ def sparkline(values: Sequence[float], width: int = 16) -> str:
     if high == low:
         return BARS[len(BARS) // 2] * len(shown)
     return "".join(BARS[round((v - low) / (high - low) * (len(BARS) - 1))] for v in shown)
+
+
+def thinned(values: Sequence[float], most: int = 8) -> list[float]:
+    """Means of values that follow each other, at most so many; what is no number is left out."""
+    there = [value for value in values if value == value]
+    size = max(1, -(-len(there) // most))
+    groups = [there[at : at + size] for at in range(0, len(there), size)]
+    return [sum(group) / len(group) for group in groups]
 
 
 def time_left(record: Mapping[str, Any], rows: Sequence[Mapping[str, Any]]) -> str | None:

@@ -3,6 +3,7 @@
 FOLDER/evidence/stage-N.json      which images were looked at, and how large the pool was
 FOLDER/evidence/stage-N-*         tensors: answers to the test images, routing, likeness of prompts
 FOLDER/stages/N/                  the model after stage N, small; the last one is FOLDER/model
+FOLDER/steps/stage-N.json, -*     losses and learned weights of every step, beside the epochs' log
 
 Answers and confidences are overheard from the evaluation that a run does anyway. Routing needs a
 pass over some test images of each domain learned so far. No image is written.
@@ -22,7 +23,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from sodap.learning import Learner
+from sodap.learning import Learner, StageProgress
+from sodap.learning.trace import Trace
 from sodap.methods import Method
 from sodap.prompting import PrefixPool, PromptPool, Routing
 from sodap.randomness import Randomness
@@ -184,7 +186,29 @@ def keep_stage(folder: Path, learner: Learner, number: int) -> None:
         save_state(folder / "stages" / str(number), "model", state, learner.facts())
 
 
+def keep_steps(folder: Path, progress: StageProgress) -> None:
+    """Write FOLDER/steps/stage-N; 4 bytes a number, so a few MB for a hundred thousand steps."""
+    if len(progress.trace):
+        facts = {"stage": progress.stage, "epochs": progress.epoch, "steps": len(progress.trace)}
+        save_state(folder / "steps", f"stage-{progress.stage}", progress.trace.tensors(), facts)
+
+
 # ------------------------------------------------------------------ afterwards
+
+
+def read_steps(folder: Path, log: Sequence[Mapping[str, Any]]) -> dict[int, Trace]:
+    """By its number, every stage in the log; empty unless each epoch there left its steps."""
+    found: dict[int, Trace] = {}
+    for stage in dict.fromkeys(int(row["stage"]) for row in log):
+        if not has_state(folder / "steps", f"stage-{stage}"):
+            return {}
+        # An epoch that the log does not have was lost with a crash: it is to come again.
+        epochs = [int(row["epoch"]) for row in log if row["stage"] == stage]
+        trace = Trace.from_tensors(load_state(folder / "steps", f"stage-{stage}")[0]).of(*epochs)
+        if set(trace.epoch.tolist()) != set(epochs):
+            return {}
+        found[stage] = trace
+    return found
 
 
 @dataclass(frozen=True)

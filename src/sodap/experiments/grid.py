@@ -1,7 +1,8 @@
 """A grid: streams x methods x seeds, each run in a folder of its own, done by several processes.
 
-OUT/STREAM/METHOD/search.json    which setting was chosen, and from what
-OUT/STREAM/METHOD/sSEED/         a run (see `sodap.experiments.run`)
+OUT/STREAM/METHOD/search.json          which setting was chosen, and from what
+OUT/STREAM/METHOD/sSEED/               a run (see `sodap.experiments.run`)
+OUT/STREAM/METHOD@OPTION/sSEED/        a variant's run, with the setting chosen for the method
 
 A grid may be started again at any time: finished runs are left alone, interrupted ones go on where
 they stopped, failed ones get another chance.
@@ -35,14 +36,17 @@ from sodap.experiments.search import (
     choose,
     for_the_record,
     is_broken,
+    one_beyond,
     read_search,
     score_of,
     settings_to_compare,
     validation_twin,
     write_search,
 )
+from sodap.experiments.variants import Entry, read_entry
 from sodap.experiments.workers import Report, stop_if_orphaned, work_off
 from sodap.methods import find_method, method_names
+from sodap.methods.base import BEYOND
 from sodap.storage import write_bytes
 from sodap.streams import Stage, Stream, load_stream, stream_names
 
@@ -56,7 +60,9 @@ class GridRecipe(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid")
 
     streams: list[str] = Field(["digits"], description="streams, as for a run")
-    methods: list[str] | Literal["all"] = Field("all", description="methods' names")
+    methods: list[str] | Literal["all"] = Field(
+        "all", description="methods, or variants such as l2p@faithful"
+    )
     seeds: int = Field(5, ge=1, description="so many, from 0")
     settings: dict[str, Any] = Field({}, description="keys of a run, the same for every run")
 
@@ -98,7 +104,8 @@ class Task:
     def label(self) -> str:
         stream, method = place_of(self.config.stream), self.config.method
         if self.setting is None:
-            return f"{stream} {method} seed {self.config.seed}"
+            name = self.context.get("variant") or method
+            return f"{stream} {name} seed {self.config.seed}"
         return f"{stream} {method} search {' '.join(as_changes(self.setting))}"
 
 
@@ -109,6 +116,9 @@ class GridObserver:
 
     def planned(self, tasks: int, finished: int) -> None:
         """How much there is to do, searches included, and how many runs were done before."""
+
+    def search_goes_on(self, setting: Setting) -> None:
+        """One more to do than was planned: the best learning rate was an end of those tried."""
 
     def task_done(self, task: Task, result: Mapping[str, Any]) -> None: ...
 
@@ -137,6 +147,7 @@ class Outcome:
 class Grid:
     streams: Sequence[str]
     methods: Sequence[str]
+    """Methods, and variants of them (see `sodap.experiments.variants`)."""
     seeds: Sequence[int]
     out: Path
     changes: Sequence[str] = ()
@@ -145,35 +156,41 @@ class Grid:
     search: bool = True
     command: Sequence[str] = ()
 
+    @property
+    def entries(self) -> list[Entry]:
+        return [read_entry(text) for text in self.methods]
+
     def check(self) -> None:
         """Everything that can be wrong before the first run."""
-        for what, names in (("stream", self.streams), ("method", self.methods)):
+        entries = self.entries
+        for what, names in (("stream", self.streams), ("method", [e.name for e in entries])):
             if not names or len(set(names)) != len(names):
                 raise SodapError(f"a grid needs one or more {what}s, each once")
         if len({place_of(stream) for stream in self.streams}) != len(self.streams):
             raise SodapError("two of the streams have the same name; rename one")
         if not self.seeds or SEED in self.seeds:
             raise SodapError(f"a grid needs one or more seeds, and not {SEED}: searches use it")
-        for key in (change.partition("=")[0] for change in self.changes):
+        changes = [*self.changes, *(change for entry in entries for change in entry.changes)]
+        for key in (change.partition("=")[0] for change in changes):
             if key in OWN_KEYS:
                 raise SodapError(f"'{key}' is what a grid varies; give {OWN_KEYS[key]} instead")
-        for method in self.methods:
-            find_method(method)
+        for entry in entries:
+            find_method(entry.method)
         for stream in self.streams:
-            for method in self.methods:
-                config = self.config(stream, method, self.seeds[0])
+            for entry in entries:
+                config = self.config(stream, entry, self.seeds[0])
                 native_size(config.backbone)
                 check_weights(config)
 
     def config(
-        self, stream: str, method: str, seed: int, setting: Setting | None = None
+        self, stream: str, entry: Entry, seed: int, setting: Setting | None = None
     ) -> RunConfig:
         chosen = as_changes(setting or {})
-        own = [f"stream={stream}", f"method={method}", f"seed={seed}"]
-        return load_config("default", [*chosen, *self.changes, *own])
+        own = [f"stream={stream}", f"method={entry.method}", f"seed={seed}"]
+        return load_config("default", [*chosen, *self.changes, *entry.changes, *own])
 
-    def home(self, stream: str, method: str) -> Path:
-        return self.out / place_of(stream) / method
+    def home(self, stream: str, entry: Entry) -> Path:
+        return self.out / place_of(stream) / entry.name
 
     def compared(self, method: str) -> list[Setting]:
         return settings_to_compare(method, self.changes) if self.search else []
@@ -197,7 +214,11 @@ class _Progress:
         self.outcome = Outcome()
         self.tasks: deque[Task] = deque()
         self.threads = max(1, len(os.sched_getaffinity(0)) // grid.jobs)
-        # Candidates that have been scored, by their place among the settings of the cell.
+        self.entries: dict[str, list[Entry]] = {}  # by method: those of one share its search
+        for entry in grid.entries:
+            self.entries.setdefault(entry.method, []).append(entry)
+        # The settings that a cell's search compares, and by their place in it what came out.
+        self.compared: dict[tuple[str, str], list[Setting]] = {}
         self.results: dict[tuple[str, str], dict[int, Mapping[str, Any]]] = {}
         self.lost: set[tuple[str, str]] = set()
         self.warned: set[str] = set()
@@ -206,13 +227,16 @@ class _Progress:
         later: list[Task] = []
         expected = 0  # runs that wait for a search
         for stream in self.grid.streams:
-            for method in self.grid.methods:
+            for method, entries in self.entries.items():
                 compared = self.grid.compared(method)
-                base = self.grid.config(stream, method, SEED)
-                search = read_search(self.grid.home(stream, method), base, compared)
+                base = self.grid.config(stream, Entry(method), SEED)
+                search = read_search(self.grid.home(stream, Entry(method)), base, compared)
                 if compared and search is None:
-                    self.tasks += self._candidates(stream, method, compared)
-                    expected += len(self.grid.seeds)
+                    self.compared[stream, method] = compared
+                    self.tasks += [
+                        self._candidate(stream, method, index) for index in range(len(compared))
+                    ]
+                    expected += len(self.grid.seeds) * len(entries)
                 else:
                     later += self._runs(stream, method, search)
         self.tasks += later  # searches first: more runs come out of them
@@ -224,42 +248,41 @@ class _Progress:
                 self._take(report)
         return self.outcome
 
-    def _candidates(self, stream: str, method: str, compared: Sequence[Setting]) -> list[Task]:
-        home = self.grid.home(stream, method) / "search"
+    def _candidate(self, stream: str, method: str, index: int) -> Task:
+        entry, setting = Entry(method), self.compared[stream, method][index]
         nothing_left = {"evidence": False, "keep_stages": False}  # nobody looks at a candidate
-        return [
-            Task(
-                self.grid.config(stream, method, SEED, setting).model_copy(update=nothing_left),
-                home / str(index),
-                setting,
-                command=self.grid.command,
-                threads=self.threads,
-            )
-            for index, setting in enumerate(compared)
-        ]
+        return Task(
+            self.grid.config(stream, entry, SEED, setting).model_copy(update=nothing_left),
+            self.grid.home(stream, entry) / "search" / str(index),
+            setting,
+            command=self.grid.command,
+            threads=self.threads,
+        )
 
     def _runs(self, stream: str, method: str, search: Mapping[str, Any] | None) -> list[Task]:
-        """The runs of a cell that are still to do."""
+        """The runs of a cell that are still to do, its variants' included."""
         tasks = []
-        for seed in self.grid.seeds:
-            config = self.grid.config(stream, method, seed, search and search["chosen"])
-            folder = self.grid.home(stream, method) / f"s{seed}"
-            if look(config, folder, resume=True) is not None:
-                self.outcome.finished += 1
-                continue
-            context = {
-                "jobs": self.grid.jobs,
-                "search": for_the_record(search) if search is not None else None,
-            }
-            tasks.append(
-                Task(
-                    config,
-                    folder,
-                    command=self.grid.command,
-                    context=context,
-                    threads=self.threads,
+        for entry in self.entries[method]:
+            for seed in self.grid.seeds:
+                config = self.grid.config(stream, entry, seed, search and search["chosen"])
+                folder = self.grid.home(stream, entry) / f"s{seed}"
+                if look(config, folder, resume=True) is not None:
+                    self.outcome.finished += 1
+                    continue
+                context = {
+                    "jobs": self.grid.jobs,
+                    "search": for_the_record(search) if search is not None else None,
+                    "variant": entry.variant,
+                }
+                tasks.append(
+                    Task(
+                        config,
+                        folder,
+                        command=self.grid.command,
+                        context=context,
+                        threads=self.threads,
+                    )
                 )
-            )
         return tasks
 
     def _decode(self) -> None:
@@ -294,33 +317,49 @@ class _Progress:
         """Without a search there are no runs; this is said once, however many candidates fail."""
         if cell not in self.lost:
             self.lost.add(cell)
-            self.outcome.waiting += len(self.grid.seeds)
+            self.outcome.waiting += len(self.grid.seeds) * len(self.entries[cell[1]])
 
     def _score(self, task: Task, result: Mapping[str, Any]) -> None:
-        """Enter a candidate's score; the last one decides, and the runs can begin."""
-        stream, method = task.cell
-        compared = self.grid.compared(method)
+        """Enter a candidate's score; with the last one the search goes on, or the runs begin."""
+        compared = self.compared[task.cell]
         results = self.results.setdefault(task.cell, {})
-        results[compared.index(task.setting or {})] = result
+        results[int(task.folder.name)] = result
         if len(results) < len(compared):
             return
         ordered = [results[index] for index in range(len(compared))]
-        environments = [each["environment"] for each in ordered if "environment" in each]
+        scores = [each["score"] for each in ordered]
+        further = one_beyond(compared, scores)
+        offered = len(self.grid.compared(task.config.method))
+        if further is not None and len(compared) < offered + BEYOND:
+            compared.append(further)
+            self.tasks.append(self._candidate(*task.cell, len(compared) - 1))
+            self.observer.search_goes_on(further)
+        else:
+            self._decide(task.cell, scores, ordered)
+
+    def _decide(
+        self,
+        cell: tuple[str, str],
+        scores: Sequence[float | None],
+        results: Sequence[Mapping[str, Any]],
+    ) -> None:
+        stream, method = cell
+        environments = [each["environment"] for each in results if "environment" in each]
         try:
             search = choose(
-                self.grid.config(stream, method, SEED),
-                compared,
-                [each["score"] for each in ordered],
+                self.grid.config(stream, Entry(method), SEED),
+                self.compared[cell],
+                scores,
                 environments[0] if environments else {},
             )
-            home = self.grid.home(stream, method)
+            home = self.grid.home(stream, Entry(method))
             write_search(home, search)
             shutil.rmtree(home / "search", ignore_errors=True)
             self.observer.search_done(search)
             self.tasks += self._runs(stream, method, search)
         except SodapError as error:
             self.outcome.failures[f"{place_of(stream)} {method}"] = str(error)
-            self._give_up(task.cell)
+            self._give_up(cell)
 
     def _keep_trace(self, report: Report[Task]) -> None:
         """Beside the run's folder: what a bug report needs."""

@@ -28,8 +28,9 @@ from sodap.errors import SodapError
 from sodap.evaluation import accuracy, macro_f1, quadratic_kappa, summary
 from sodap.experiments.config import RunConfig
 from sodap.experiments.environment import environment
-from sodap.experiments.evidence import keep_stage, leave_evidence, listening
+from sodap.experiments.evidence import keep_stage, keep_steps, leave_evidence, listening
 from sodap.learning import Learner, StageProgress, Training
+from sodap.learning.trace import Trace
 from sodap.storage import has_state, load_state, read_json, save_state, write_bytes, write_json
 from sodap.streams import Stage, Stream, load_stream, union
 from sodap.streams.splits import write_splits
@@ -55,6 +56,9 @@ class Observer:
     def started(self, stream: Stream, stages_done: int) -> None: ...
 
     def batch_done(self, stage: Stage, epoch: int, step: int, steps: int) -> None: ...
+
+    def steps_done(self, stage: Stage, trace: Trace) -> None:
+        """Every step of the stage so far, whenever an epoch of it is over."""
 
     def epoch_done(self, stage: Stage, row: Mapping[str, Any]) -> None: ...
 
@@ -204,6 +208,7 @@ class _Run:
             if time.perf_counter() >= self.checkpoint_due:
                 self._checkpoint(progress)
             self._write("running", progress=progress)
+            self.observer.steps_done(stage, progress.trace)
             self.observer.epoch_done(stage, progress.history[-1])
 
         so_far = self.stream.domains[: stage.number]
@@ -226,6 +231,7 @@ class _Run:
                 "stage": stage.number,
                 "domain": stage.domain.name,
                 "epochs": progress.epoch,
+                "steps": len(progress.trace),
                 "best_epoch": progress.best_epoch,
                 "best_val_macro_f1": progress.best_score,
                 "begun": progress.begun,
@@ -304,10 +310,11 @@ class _Run:
     def _write(
         self, status: str, note: str | None = None, progress: StageProgress | None = None
     ) -> dict[str, Any]:
-        """The record and the log as of now."""
+        """The record and the log as of now; of the stage under way, every step as well."""
         rows = [row for stage in self.stages for row in stage["history"]]
         if progress is not None:
             self.under_way = progress
+            keep_steps(self.folder, progress)
         begun = {}
         if self.under_way is not None and self.under_way.stage > len(self.stages):
             rows += self.under_way.history

@@ -1,8 +1,11 @@
 """Which setting a method gets on a stream, chosen before anything is tested.
 
-A method's candidates (at most `BUDGET`, the same for all) learn the first two domains. Validation
-images stand in for test images, and the seed is one that no run of a grid has. So neither a test
-image nor a later domain has a say, as in a clinic that must decide before the data of next year.
+A method's candidates (at most `BUDGET`, the same for all) learn the first two domains. If the best
+learning rate is the first or the last of those tried, the next one beyond is tried as well, at most
+`BEYOND` times. Validation images stand in for test images, and the seed is one that no run of a
+grid has. So neither a test image nor a later domain has a say, as in a clinic that must decide
+before the data of next year.
+
 The validation images also stop the epochs, of every method alike: scores are a little too good,
 which harms no comparison between candidates.
 
@@ -20,7 +23,7 @@ from typing import Any
 from sodap.errors import SodapError
 from sodap.experiments.config import RunConfig
 from sodap.methods import find_method
-from sodap.methods.base import BUDGET
+from sodap.methods.base import BEYOND, BUDGET, RATES
 from sodap.storage import read_json, write_json
 from sodap.streams import Stream
 
@@ -74,22 +77,45 @@ def is_broken(error: str) -> bool:
     return error.startswith("training broke")
 
 
+def one_beyond(settings: Sequence[Setting], scores: Sequence[float | None]) -> Setting | None:
+    """The best setting with the next learning rate, if its own is an end of those tried."""
+    best = _best(scores)
+    if best is None or "lr" not in settings[best]:
+        return None
+    rate = settings[best]["lr"]
+    tried = {setting["lr"] for setting in settings if "lr" in setting}
+    if len(tried) == 1:
+        return None  # the method does not ask for another
+    further: list[float] = []
+    if rate == max(tried):
+        further = [each for each in RATES if each > rate][:1]
+    elif rate == min(tried):
+        further = [each for each in RATES if each < rate][-1:]
+    return {**settings[best], "lr": further[0]} if further else None
+
+
+def _best(scores: Sequence[float | None]) -> int | None:
+    """The place of the best score; of equal ones, the earlier. None where nothing was scored."""
+    scored = [(score, -index) for index, score in enumerate(scores) if score is not None]
+    return -max(scored)[1] if scored else None
+
+
 def choose(
     base: RunConfig,
     settings: Sequence[Setting],
     scores: Sequence[float | None],
     environment: Mapping[str, Any],
 ) -> dict[str, Any]:
-    """The record of a search. The best score wins; of equal ones, the earlier in the list."""
-    scored = [(score, -index) for index, score in enumerate(scores) if score is not None]
-    if not scored:
+    """The record of a search: what was compared, with which scores, and the best of it."""
+    best = _best(scores)
+    if best is None:
         raise SodapError(f"no setting of {base.method} could be trained on {base.stream}")
-    best = -max(scored)[1]
     return {
         "stream": base.stream,
         "method": base.method,
         "what": f"final average accuracy on the validation images of the first {STAGES} stages",
         "budget": BUDGET,
+        "beyond": BEYOND,
         "seed": SEED,
         "candidates": [
             {"setting": dict(setting), "score": score}
@@ -108,12 +134,13 @@ def write_search(folder: Path, search: Mapping[str, Any]) -> None:
 def read_search(
     folder: Path, base: RunConfig, settings: Sequence[Setting]
 ) -> dict[str, Any] | None:
-    """The search of an earlier time, if it compared the same settings; an error if others."""
+    """The search of an earlier time, if it began with the same settings; an error if others."""
     path = folder / FILE
     if not path.is_file():
         return None
     search = read_json(path)
-    if [each["setting"] for each in search["candidates"]] != [dict(each) for each in settings]:
+    begun = [each["setting"] for each in search["candidates"]][: len(settings)]
+    if begun != [dict(each) for each in settings] or search.get("beyond") != BEYOND:
         raise SodapError(f"{path} compared other settings; choose another --out")
     now = base.described()
     changed = [key for key in now if search["config"].get(key) != now[key]]
@@ -124,4 +151,6 @@ def read_search(
 
 def for_the_record(search: Mapping[str, Any]) -> dict[str, Any]:
     """What a run says of the search that chose its settings; all of it is in the file."""
-    return {key: search[key] for key in ("what", "budget", "seed", "candidates", "chosen")}
+    return {
+        key: search[key] for key in ("what", "budget", "beyond", "seed", "candidates", "chosen")
+    }

@@ -5,19 +5,23 @@ goes to a tracker is a copy of its numbers, through Lightning's loggers:
 
 loss/NAME, weight/NAME, val/macro_f1, val/accuracy, lr, images_per_second    each epoch
 R/accuracy/DOMAIN, drift/score, drift/added, pool/..., metric/...            each stage
+step/loss/NAME, step/weight/NAME                                             training steps
 
 The step is the number of epochs since the run began, over all stages; of stages where a method has
-no epochs. A run that is resumed goes on in the same place in TensorBoard, and as a new run with the
-steps that were left elsewhere.
+no epochs. For names that begin with `step/` it is the number of training steps. They are told when
+an epoch is over, at most `POINTS` of them, each the mean of the steps since the one before. A run
+that is resumed goes on in the same place in TensorBoard, and as a new run with the steps that were
+left elsewhere.
 """
 
 from __future__ import annotations
 
 import json
+import math
 import os
 import re
 import warnings
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from functools import partial
 from importlib.util import find_spec
 from pathlib import Path
@@ -26,7 +30,11 @@ from typing import Any, Protocol
 from sodap.errors import SodapError
 from sodap.experiments.config import RunConfig
 from sodap.experiments.run import Observer
+from sodap.learning.trace import Trace
 from sodap.streams import Stage, Stream
+
+POINTS = 50
+"""Of an epoch's steps: a server across the world is asked once for each."""
 
 
 class LostTrackerWarning(UserWarning):
@@ -103,6 +111,8 @@ class Tracker(Observer):
         self.record: Mapping[str, Any] = {}
         self.epochs = 0
         """Of the stages that are over."""
+        self.steps = 0
+        """Of these, too."""
 
     def started(self, stream: Stream, stages_done: int) -> None:
         # Only now does the folder belong to the run; before, a file in it would be in the way.
@@ -111,9 +121,16 @@ class Tracker(Observer):
     def recorded(self, record: Mapping[str, Any]) -> None:
         self.record = record
         self.epochs = sum(stage["epochs"] for stage in record["stages"])
+        self.steps = sum(stage.get("steps", 0) for stage in record["stages"])
         if record["status"] != "running":
             done = record["status"] == "finished"
             self._try(partial(self._close, "success" if done else "failed"))
+
+    def steps_done(self, stage: Stage, trace: Trace) -> None:
+        last = trace.of(int(trace.epoch[-1]))
+        before = self.steps + len(trace) - len(last)
+        for done, numbers in step_numbers(last, POINTS):
+            self._log(numbers, before + done)
 
     def epoch_done(self, stage: Stage, row: Mapping[str, Any]) -> None:
         self._log(epoch_numbers(row), self.epochs + row["epoch"])
@@ -168,6 +185,10 @@ class Together(Observer):
         for each in self.observers:
             each.batch_done(stage, epoch, step, steps)
 
+    def steps_done(self, stage: Stage, trace: Trace) -> None:
+        for each in self.observers:
+            each.steps_done(stage, trace)
+
     def epoch_done(self, stage: Stage, row: Mapping[str, Any]) -> None:
         for each in self.observers:
             each.epoch_done(stage, row)
@@ -192,6 +213,17 @@ def epoch_numbers(row: Mapping[str, Any]) -> dict[str, float]:
         **{f"loss/{name}": loss for name, loss in row["losses"].items()},
         **{f"weight/{name}": weight for name, weight in row["weights"].items()},
     }
+
+
+def step_numbers(trace: Trace, points: int) -> Iterator[tuple[int, dict[str, float]]]:
+    """At most `points` means of steps that follow each other, and how many steps are done then."""
+    columns = {f"step/loss/{name}": values for name, values in trace.losses.items()}
+    columns |= {f"step/weight/{name}": values for name, values in trace.weights.items()}
+    size = -(-len(trace) // points)
+    for start in range(0, len(trace), size):
+        end = min(start + size, len(trace))
+        means = {name: float(values[start:end].nanmean()) for name, values in columns.items()}
+        yield end, {name: mean for name, mean in means.items() if not math.isnan(mean)}
 
 
 def stage_numbers(record: Mapping[str, Any]) -> dict[str, float]:

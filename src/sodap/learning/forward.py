@@ -15,16 +15,19 @@ WORTH_RECORDING = 3
 class Forward:
     """Logits `[B, C]` of uint8 images `[B, 3, H, W]`, for as long as the method stays as it is.
 
-    `batches` says how many batches of `size` images are to come. What a recording answers is good
-    until the next call.
+    `batches` says how many batches of `size` images are to come; without `record` each of them is
+    launched anew. What a recording answers is good until the next call.
     """
 
-    def __init__(self, method: Method, fabric: Fabric, size: int, batches: int) -> None:
+    def __init__(
+        self, method: Method, fabric: Fabric, size: int, batches: int, *, record: bool = True
+    ) -> None:
         self.method = method.eval()
         self.fabric = fabric
         self.size = size
         self.records = (
-            fabric.device.type == "cuda"
+            record
+            and fabric.device.type == "cuda"
             and method.steps_alike
             and batches >= WORTH_RECORDING
             # A replay calls no module, so whoever listens to one would hear nothing.

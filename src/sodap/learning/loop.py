@@ -14,13 +14,13 @@ import numpy as np
 import torch
 from lightning.fabric import Fabric
 from numpy.typing import NDArray
-from torch import Tensor
 
 from sodap.errors import SodapError
 from sodap.evaluation import accuracy, confusion_matrix, macro_f1
 from sodap.learning.forward import Forward
 from sodap.learning.progress import StageProgress, snapshot
 from sodap.learning.step import Step, make_optimizer, set_learning_rates
+from sodap.learning.trace import Trace, TraceBuffer
 from sodap.learning.training import Training
 from sodap.methods import Method
 from sodap.streams import Augmentation, Batches, Split, Stage, at_hand
@@ -69,7 +69,7 @@ def learn_stage(
         set_learning_rates(optimizer, [start * decay for start in starts], fabric.device)
 
         began = time.perf_counter()
-        losses = train_epoch(step, stage, epoch, on_batch)
+        trace = train_epoch(step, stage, epoch, on_batch)
         seconds = time.perf_counter() - began
 
         matrix = evaluate(method, stage.domain.val, fabric)
@@ -81,13 +81,15 @@ def learn_stage(
         progress.finished = (
             epoch >= training.epochs or epoch - progress.best_epoch >= training.patience
         )
+        progress.trace = progress.trace.then(trace)
         progress.history.append(
             {
                 "stage": stage.number,
                 "domain": stage.domain.name,
                 "epoch": epoch,
                 "lr": training.lr * decay,
-                "losses": losses,
+                "steps": len(trace),
+                "losses": trace.means(),
                 "weights": method.weights(),
                 "val_macro_f1": score,
                 "val_accuracy": accuracy(matrix),
@@ -103,29 +105,25 @@ def learn_stage(
     return progress
 
 
-def train_epoch(
-    step: Step, stage: Stage, epoch: int, on_batch: OnBatch | None = None
-) -> dict[str, float]:
-    """One pass over the domain's training images; the mean of each loss."""
+def train_epoch(step: Step, stage: Stage, epoch: int, on_batch: OnBatch | None = None) -> Trace:
+    """One pass over the domain's training images, and what each of its steps gave."""
     order = step.method.randomness.generator("order", stage.number, epoch)
     batches = Batches(stage.domain.train, step.batch_size, step.fabric.device, order=order)
     step.method.train()
     step.begin_epoch(epoch)
-    sums: dict[str, Tensor] = {}
+    buffer = TraceBuffer(len(batches), step.fabric.device)
     for done, (images, labels) in enumerate(batches, start=1):
-        losses = step(images, labels)
-        for name, loss in losses.items():  # summed on the device: no wait for the host
-            sums[name] = sums.get(name, 0) + loss * len(labels)
+        outcome = step(images, labels)
+        buffer.add(len(labels), outcome.losses, outcome.weights)
         if on_batch is not None:
             on_batch(epoch, done, len(batches))
-    means = {name: float(total) / len(stage.domain.train) for name, total in sums.items()}
-    if not all(map(math.isfinite, means.values())):
-        lost = ", ".join(name for name, mean in means.items() if not math.isfinite(mean))
+    trace = buffer.fetch(epoch)
+    if broken := buffer.broken(trace):
         raise SodapError(
-            f"training broke in stage {stage.number}, epoch {epoch}: {lost} is no finite number; "
-            f"a lower lr may help"
+            f"training broke in stage {stage.number}, epoch {epoch}: {', '.join(broken)} is no "
+            f"finite number; a lower lr may help"
         )
-    return means
+    return trace
 
 
 def _plain_batches(

@@ -9,6 +9,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from sodap.learning.trace import Trace
+
 
 @dataclass
 class StageProgress:
@@ -27,6 +29,8 @@ class StageProgress:
     """What the method said of the stage's end (pool, support)."""
     history: list[dict[str, Any]] = field(default_factory=list)
     """One row an epoch."""
+    trace: Trace = field(default_factory=Trace)
+    """Every step of these epochs."""
     best: dict[str, Tensor] = field(default_factory=dict)
     """The method's state at its best epoch."""
     optimizer: dict[str, Any] = field(default_factory=dict)
@@ -47,6 +51,7 @@ class StageProgress:
 
     def tensors(self) -> dict[str, Tensor]:
         flat = {f"best.{key}": value for key, value in self.best.items()}
+        flat |= {f"trace.{key}": value for key, value in self.trace.tensors().items()}
         for index, moments in self.optimizer.get("state", {}).items():
             flat |= {f"optimizer.{index}.{key}": value for key, value in moments.items()}
         return flat
@@ -60,10 +65,13 @@ class StageProgress:
             if name.startswith("optimizer."):
                 _, index, key = name.split(".", 2)
                 state.setdefault(int(index), {})[key] = value
+        steps = {k.removeprefix("trace."): v for k, v in tensors.items() if k.startswith("trace.")}
         for group in groups:  # JSON knows no tuples
             group["betas"] = tuple(group["betas"])
         return cls(
             **fields,
+            # A checkpoint of an earlier version has none. It is the host that adds to them.
+            trace=Trace.from_tensors({k: v.cpu() for k, v in steps.items()}) if steps else Trace(),
             best={k.removeprefix("best."): v for k, v in tensors.items() if k.startswith("best.")},
             optimizer={"state": state, "param_groups": groups} if groups else {},
         )

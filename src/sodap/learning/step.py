@@ -8,6 +8,7 @@ the same numbers, the generators included.
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -15,6 +16,7 @@ from lightning.fabric import Fabric
 from torch import Tensor
 from torch.optim import AdamW, Optimizer
 
+from sodap.balancing import UncertaintyWeighting
 from sodap.errors import SodapError
 from sodap.methods import Method
 
@@ -40,6 +42,15 @@ def set_learning_rates(optimizer: Optimizer, rates: list[float], device: torch.d
             group["lr"] = torch.tensor(rate, device=device)
 
 
+@dataclass(frozen=True)
+class Outcome:
+    """What a step gave, as scalars on the device; those of a recorded step change with the next."""
+
+    losses: dict[str, Tensor]
+    weights: dict[str, Tensor]
+    """The learned weight of each loss after the step; empty where none are learned."""
+
+
 class Step:
     """The step of one stage; call it with a batch of uint8 images `[B, 3, H, W]` and labels."""
 
@@ -56,6 +67,7 @@ class Step:
         self.optimizer = optimizer
         self.fabric = fabric
         self.batch_size = batch_size
+        self.balance = _balance(method)
         self.views = torch.Generator(fabric.device)
         self.draws = torch.Generator(fabric.device)
         on_gpu = fabric.device.type == "cuda"
@@ -70,8 +82,8 @@ class Step:
         self.views.manual_seed(randomness.number("augment", *where))
         self.draws.manual_seed(randomness.number("replay", *where))
 
-    def __call__(self, images: Tensor, labels: Tensor) -> dict[str, Tensor]:
-        """Learn from one batch; its losses, detached."""
+    def __call__(self, images: Tensor, labels: Tensor) -> Outcome:
+        """Learn from one batch."""
         if self.stream is None or len(images) != self.batch_size:
             return self.plain(images, labels)
         if self.recording is None and self.plain_steps >= WARM_UP:
@@ -81,11 +93,11 @@ class Step:
         self.plain_steps += 1
         self.stream.wait_stream(torch.cuda.current_stream())
         with torch.cuda.stream(self.stream):  # where gradients will be recorded, too
-            losses = self.plain(images, labels)
+            outcome = self.plain(images, labels)
         torch.cuda.current_stream().wait_stream(self.stream)
-        return losses
+        return outcome
 
-    def plain(self, images: Tensor, labels: Tensor) -> dict[str, Tensor]:
+    def plain(self, images: Tensor, labels: Tensor) -> Outcome:
         method, fabric = self.method, self.fabric
         with fabric.autocast():
             losses = method.losses(method.view(images, self.views), labels, self.draws)
@@ -95,7 +107,22 @@ class Step:
         method.before_step()
         self.optimizer.step()
         method.after_step()
-        return {name: loss.detach() for name, loss in losses.items()}
+        return Outcome(
+            {name: loss.detach() for name, loss in losses.items()},
+            {} if self.balance is None else self.balance.weights(),
+        )
+
+
+def _balance(method: Method) -> UncertaintyWeighting | None:
+    """What learns the weights of the losses, if the method goes by them in this stage.
+
+    It is asked itself at every step, because `Method.weights` answers in numbers of the host.
+    """
+    names = method.weights().keys()
+    for module in method.modules():
+        if isinstance(module, UncertaintyWeighting) and names == set(module.names):
+            return module
+    return None
 
 
 class Recording:
@@ -112,15 +139,15 @@ class Recording:
         try:
             # Other threads may go on: one of them collects the batches to come.
             with torch.cuda.graph(self.graph, stream=stream, capture_error_mode="thread_local"):
-                self.losses = step.plain(self.images, self.labels)
+                self.outcome = step.plain(self.images, self.labels)
         except RuntimeError as error:
             raise SodapError(
                 f"the training step of {step.method.name} cannot be recorded as a CUDA graph: it "
                 f"waits for the host ({error}); set steps_alike = False in its class"
             ) from error
 
-    def replay(self, images: Tensor, labels: Tensor) -> dict[str, Tensor]:
+    def replay(self, images: Tensor, labels: Tensor) -> Outcome:
         self.images.copy_(images, non_blocking=True)
         self.labels.copy_(labels, non_blocking=True)
         self.graph.replay()
-        return self.losses
+        return self.outcome

@@ -22,8 +22,14 @@ from sodap.randomness import Randomness
 Batches = Iterable[tuple[Tensor, Tensor]]
 """Re-iterable pairs of prepared images `[B, 3, S, S]` and labels `[B]`."""
 
+RATES = (1e-5, 3e-5, 1e-4, 3e-4, 1e-3, 3e-3, 1e-2, 3e-2, 1e-1, 3e-1)
+"""The learning rates that a search may try, each about three times the one before."""
+
 BUDGET = 4
-"""How many settings of a method may be compared before a grid: the same number for every one."""
+"""How many settings of a method are compared before a grid: at most so many of every one."""
+BEYOND = 2
+"""How many more, at most, where the best learning rate is the first or the last of those tried:
+an optimum at an edge is none. One list then fits trained prompts, heads and whole networks."""
 
 Facts = Mapping[str, Any]
 """What a stage did to the method, in JSON's types, for the record of a run."""
@@ -67,8 +73,8 @@ class Method(nn.Module, ABC):
         {"lr": 3e-3},
         {"lr": 1e-2},
     )
-    """The settings that a search compares, at most `BUDGET`, by the keys that `sodap run` takes.
-    A method in closed form has nothing to search, whatever stands here."""
+    """The settings that a search begins with, at most `BUDGET`, by the keys that `sodap run`
+    takes. A method in closed form has nothing to search, whatever stands here."""
     steps_alike: ClassVar[bool] = True
     """False if a training step asks the host what to do next: it is then never recorded as a
     CUDA graph. A step that is alike launches the same work on tensors of the same shapes in the

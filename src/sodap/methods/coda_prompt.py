@@ -14,26 +14,20 @@ import torch
 from pydantic import Field
 from torch import Tensor
 
-from sodap.methods.base import MethodConfig
-from sodap.methods.growing_prompts import GrowingPrompts
+from sodap.methods.growing_prompts import GrowingPrefixes, GrowingPrefixesConfig, Length, Rows
 from sodap.methods.registry import register_method
-from sodap.prompting import PrefixPool, attended_cosine, orthogonality, prefix_halves
+from sodap.prompting import attended_cosine, orthogonality, prefix_halves
 
 FIRST_RELEASE = 1e-6
 """The first public release multiplied the penalty by this, out of sight of its options. The
 paper's weight of 0.1 was chosen under it, and means 1e-7 of the formula as it is printed."""
 
 
-class CodaPromptConfig(MethodConfig):
+class CodaPromptConfig(GrowingPrefixesConfig):
     """The defaults are 100 prompts over three stages, as Residual SODAP was compared with."""
 
-    rows_per_stage: int = Field(
-        33, ge=1, le=2000, description="prompts that join at every stage; earlier ones are frozen"
-    )
-    length: int = Field(
-        4, ge=2, le=64, multiple_of=2, description="tokens of a prompt: half keys, half values"
-    )
-    layers: int = Field(5, ge=1, description="prompts go into the first so many blocks")
+    rows_per_stage: Rows = 33
+    length: Length = 4
     ortho: float = Field(
         0.1,
         ge=0,
@@ -45,28 +39,15 @@ class CodaPromptConfig(MethodConfig):
 
 
 @register_method
-class CodaPrompt(GrowingPrompts):
+class CodaPrompt(GrowingPrefixes):
     """Prefixes composed of all prompts, asked with the features of an unprompted pass."""
 
     name = "coda-prompt"
     trains = "newest prompts, keys, attention, head"
     Config = CodaPromptConfig
+    attention = True
 
     config: CodaPromptConfig
-
-    def first_pool(self, generator: torch.Generator) -> PrefixPool:
-        return PrefixPool(
-            self.backbone.width,
-            layers=min(self.config.layers, self.backbone.depth),
-            length=self.config.length,
-            rows=self.config.rows_per_stage,
-            attention=True,
-            generator=generator,
-        )
-
-    @property
-    def rows_per_stage(self) -> int:
-        return self.config.rows_per_stage
 
     def features(self, images: Tensor) -> Tensor:
         with torch.no_grad():

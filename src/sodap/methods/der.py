@@ -27,8 +27,9 @@ class DerConfig(FinetuneConfig):
     beta: float = Field(0.5, ge=0, description="weight of the kept labels")
     faithful: bool = Field(
         False,
-        description="fill the buffer after every training step, with half-trained logits, and "
-        "count an image anew in every epoch, as published",
+        description="as published: the buffer is filled after every training step, with "
+        "half-trained logits, and an image counts anew in every epoch; unlike there, its view is "
+        "kept and not the image",
     )
 
 

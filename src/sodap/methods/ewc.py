@@ -65,10 +65,10 @@ class OnlineEwc(Finetune):
     stores = "Fisher information, weights of the stage before"
     Config = EwcConfig
     candidates = (  # λ matters as much as the learning rate, so each gets two values
+        {"lr": 3e-4, "strength": 10.0},
+        {"lr": 3e-4, "strength": 1000.0},
         {"lr": 1e-3, "strength": 10.0},
         {"lr": 1e-3, "strength": 1000.0},
-        {"lr": 1e-2, "strength": 10.0},
-        {"lr": 1e-2, "strength": 1000.0},
     )
 
     config: EwcConfig

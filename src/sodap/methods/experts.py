@@ -136,8 +136,10 @@ class ExpertBlock(nn.Module):
         down, down_bias = self._read("down"), self._read("down_bias")
         up, up_bias = self._read("up"), self._read("up_bias")
         pick = gates.picks(self.experts).to(down.dtype)  # [B, k, E]
-        share = torch.einsum("bk,bke->be", gates.weight.to(down.dtype), pick)
-        shift = (share @ up_bias).unsqueeze(1)
+        # Gates stay in full precision: autocast would round them in a product of matrices.
+        share = (gates.weight.unsqueeze(-1) * pick).sum(1)  # [B, E]
+        with torch.autocast(tokens.device.type, enabled=False):
+            shift = (share @ up_bias.to(share.dtype)).unsqueeze(1)
         if self.chosen == self.experts:
             down, up = down.flatten(0, 1), up.flatten(0, 1)  # [EH, D], one for the whole batch
             down_bias = down_bias.flatten()
@@ -153,8 +155,8 @@ class ExpertBlock(nn.Module):
         if dropout is not None and self.dropout:
             kept = torch.empty_like(hidden).bernoulli_(1 - self.dropout, generator=dropout)
             hidden = hidden * kept / (1 - self.dropout)
-        weighed = hidden * share.repeat_interleave(self.bottleneck, 1).unsqueeze(1).to(hidden.dtype)
-        return self.scale * (weighed @ up + shift)
+        weighed = hidden * share.repeat_interleave(self.bottleneck, 1).unsqueeze(1)
+        return (self.scale * (weighed @ up + shift)).to(tokens.dtype)
 
     def _read(self, name: str) -> Tensor:
         """Frozen experts from their buffer, the others from the parameter; `[E, ...]`."""

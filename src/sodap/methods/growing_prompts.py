@@ -1,15 +1,17 @@
 """What prompt methods with a growing pool share: a block of rows a stage, and one head.
 
-They differ in how an image asks the pool, and in where the answer goes.
+They differ in how an image asks the pool, and in where the answer goes. In two of them it goes, as
+a prefix of keys and values, into the first blocks.
 """
 
 from __future__ import annotations
 
 from abc import abstractmethod
-from typing import Any
+from typing import Annotated, Any, ClassVar
 
 import torch
 import torch.nn.functional as F
+from pydantic import Field
 from torch import Tensor
 
 from sodap.backbones import FrozenViT
@@ -73,3 +75,42 @@ class GrowingPrompts(Method):
             {"params": [self.head.weight], "lr": lr, "weight_decay": weight_decay},
             {"params": free, "lr": lr, "weight_decay": 0.0},
         ]
+
+
+Rows = Annotated[
+    int,
+    Field(ge=1, le=2000, description="prompts that join at every stage; earlier ones are frozen"),
+]
+Length = Annotated[
+    int,
+    Field(ge=2, le=64, multiple_of=2, description="tokens of a prompt: half keys, half values"),
+]
+
+
+class GrowingPrefixesConfig(MethodConfig):
+    rows_per_stage: Rows
+    length: Length
+    layers: int = Field(5, ge=1, description="prompts go into the first so many blocks")
+
+
+class GrowingPrefixes(GrowingPrompts):
+    """Prompts that are prefixes, a set for each of the first blocks; every stage adds as many."""
+
+    attention: ClassVar[bool] = False
+    """Whether each row weighs the coordinates of the query on its own."""
+
+    config: GrowingPrefixesConfig
+
+    def first_pool(self, generator: torch.Generator) -> PrefixPool:
+        return PrefixPool(
+            self.backbone.width,
+            layers=min(self.config.layers, self.backbone.depth),
+            length=self.config.length,
+            rows=self.config.rows_per_stage,
+            attention=self.attention,
+            generator=generator,
+        )
+
+    @property
+    def rows_per_stage(self) -> int:
+        return self.config.rows_per_stage

@@ -20,24 +20,18 @@ import torch.nn.functional as F
 from pydantic import Field
 from torch import Tensor
 
-from sodap.methods.base import MethodConfig
-from sodap.methods.growing_prompts import GrowingPrompts
+from sodap.methods.growing_prompts import GrowingPrefixes, GrowingPrefixesConfig, Length, Rows
 from sodap.methods.registry import register_method
 from sodap.prompting import PrefixPool, cosine, prefix_halves
 
 QueryDistance = Literal["sim", "feat"]
 
 
-class OSPromptConfig(MethodConfig):
+class OSPromptConfig(GrowingPrefixesConfig):
     """The defaults are 150 prompts over three stages, as Residual SODAP was compared with."""
 
-    rows_per_stage: int = Field(
-        50, ge=1, le=2000, description="prompts that join at every stage; earlier ones are frozen"
-    )
-    length: int = Field(
-        8, ge=2, le=64, multiple_of=2, description="tokens of a prompt: half keys, half values"
-    )
-    layers: int = Field(5, ge=1, description="prompts go into the first so many blocks")
+    rows_per_stage: Rows = 50
+    length: Length = 8
 
 
 class AskingPass:
@@ -65,7 +59,7 @@ class AskingPass:
 
 
 @register_method
-class OSPrompt(GrowingPrompts):
+class OSPrompt(GrowingPrefixes):
     """Prefixes composed of all prompts, asked by the CLS token on its way: a single pass."""
 
     name = "os-prompt"
@@ -73,19 +67,6 @@ class OSPrompt(GrowingPrompts):
     Config = OSPromptConfig
 
     config: OSPromptConfig
-
-    def first_pool(self, generator: torch.Generator) -> PrefixPool:
-        return PrefixPool(
-            self.backbone.width,
-            layers=min(self.config.layers, self.backbone.depth),
-            length=self.config.length,
-            rows=self.config.rows_per_stage,
-            generator=generator,
-        )
-
-    @property
-    def rows_per_stage(self) -> int:
-        return self.config.rows_per_stage
 
     def features(self, images: Tensor) -> Tensor:
         features: Tensor = self.backbone(images, prefix=AskingPass(self.pool))

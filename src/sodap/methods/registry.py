@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import inspect
-import warnings
 from collections.abc import Mapping
 from functools import cache
-from importlib.metadata import EntryPoint, entry_points
+from importlib.metadata import entry_points
 from typing import Any, TypeVar
 
 from pydantic import ValidationError
@@ -14,6 +13,7 @@ from pydantic import ValidationError
 from sodap.backbones import FrozenViT
 from sodap.errors import SodapError
 from sodap.methods.base import Method
+from sodap.plugins import register_announced
 from sodap.randomness import Randomness
 
 PLUGINS = "sodap.methods"
@@ -48,20 +48,10 @@ def find_method(name: str) -> type[Method]:
 
 @cache
 def _load_plugins() -> None:
-    """Once, and only when someone asks: importing other packages takes time and can go wrong."""
-    for entry in entry_points(group=PLUGINS):
-        try:
-            _register_plugin(entry)
-        except Exception as error:  # whatever a foreign package does, the others go on
-            warnings.warn(
-                f"the method '{entry.name}' ({entry.value}) is left out: {error}",
-                BrokenMethodWarning,
-                stacklevel=3,
-            )
+    register_announced(entry_points(group=PLUGINS), _register_plugin, "method", BrokenMethodWarning)
 
 
-def _register_plugin(entry: EntryPoint) -> None:
-    method = entry.load()
+def _register_plugin(method: object) -> None:
     if not inspect.isclass(method) or not issubclass(method, Method):
         raise TypeError("it is no class that extends sodap.methods.Method")
     if inspect.isabstract(method):

@@ -111,7 +111,9 @@ class ResidualSodap(Method):
     def features(self, images: Tensor) -> tuple[Tensor, PromptPass]:
         """CLS features `[B, D]` of the prompted backbone, and how each layer was routed."""
         prompts = self.prompter.start()
-        features = self.backbone(images, cls=prompts.cls, norm=self.config.feature_norm)
+        c, network = self.config, self.backbone
+        through = network.along_cls if c.backprop == "cls_row" else network
+        features: Tensor = through(images, cls=prompts.cls, norm=c.feature_norm)
         return features.float(), prompts
 
     def forward(self, images: Tensor) -> Tensor:

@@ -59,6 +59,11 @@ class ResidualSodapConfig(MethodConfig):
     )
     shared_lr: float = Field(0.1, gt=0, le=1, description="factor on lr for low_lr")
 
+    backprop: Literal["full", "cls_row"] = Field(
+        "full",
+        description="gradients through all tokens, or along the CLS row only: less time and memory",
+    )
+
     # 3.2 Preserving.
     feature_norm: bool = Field(
         True, description="features after the last LayerNorm (paper: before)"

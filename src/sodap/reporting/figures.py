@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import cycle, groupby, pairwise
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch.nn.functional as F
@@ -17,6 +17,9 @@ from numpy.typing import NDArray
 
 from sodap.reporting.svg import INK, METHOD_COLOURS, STYLE
 from sodap.streams import Domain, Stream
+
+if TYPE_CHECKING:  # a table of results needs no learner
+    from sodap.learning.trace import Trace
 
 Record = Mapping[str, Any]
 """What `sodap.experiments.run` returns and `record.json` holds."""
@@ -218,32 +221,107 @@ def drift(record: Record) -> Figure:
 
 def losses(rows: Sequence[Row]) -> Figure:
     """Every loss term over the epochs of all stages and, where they were learned, its weights."""
-    weighed = any(row["weights"] for row in rows)
+    highest = max(max(row["losses"].values()) for row in rows)
+    weights = [weight for row in rows for weight in row["weights"].values()]
     with rc_context(STYLE):
-        figure = Figure(figsize=(WIDTH, 5.0 if weighed else 3.2))
-        top = figure.add_subplot(2 if weighed else 1, 1, 1)
-        _terms(top, rows, "losses")
-        highest = max(max(row["losses"].values()) for row in rows)
-        top.set_yscale("symlog", linthresh=0.01)  # a loss may be exactly 0
-        top.set_ylim(0, highest * 1.3)
-        _ticks(top, [0, *_round_numbers(0.01, highest * 1.3)])
-        top.set_ylabel("loss")
-        top.text(-0.02, 1.03, "stage", ha="right", transform=top.transAxes)
-        for place, stage in _stage_middles(rows):
-            top.text(place, 1.03, str(stage), ha="center", transform=top.get_xaxis_transform())
-        bottom = top
-        if weighed:
-            bottom = figure.add_subplot(2, 1, 2, sharex=top)
-            _terms(bottom, rows, "weights")
-            weights = [weight for row in rows for weight in row["weights"].values()]
-            low, high = min(0.5, *weights) * 0.9, max(2.0, *weights) * 1.1
-            bottom.set_yscale("log")
-            bottom.set_ylim(low, high)
-            _ticks(bottom, _round_numbers(low, high))
-            bottom.set_ylabel("weight")
-        bottom.set_xlabel("epoch, counted over all stages")
-        figure.legend(*top.get_legend_handles_labels(), loc="outside upper center", ncols=5)
+        figure = _loss_figure(highest, weights)
+        for axes, kind in zip(figure.axes, ("losses", "weights"), strict=False):
+            _terms(axes, rows, kind)
+        _name_stages(figure.axes[0], _stage_middles(rows))
+        figure.axes[-1].set_xlabel("epoch, counted over all stages")
+        _loss_legend(figure)
     return figure
+
+
+def losses_by_step(rows: Sequence[Row], traces: Mapping[int, Trace], size: int = 1) -> Figure:
+    """Every loss term and its learned weight over the steps of all stages, a line a stage.
+
+    A line has a point for every `size` steps, their mean. Dots are the means of whole epochs, each
+    in the middle of its own.
+    """
+    terms = list(dict.fromkeys(term for row in rows for term in row["losses"]))
+    losses = [v.numpy() for trace in traces.values() for v in trace.losses.values()]
+    weights = [v.numpy() for trace in traces.values() for v in trace.weights.values()]
+    with rc_context(STYLE):
+        figure = _loss_figure(
+            max(float(np.nanmax(values)) for values in losses),
+            [float(end) for values in weights for end in (np.nanmin(values), np.nanmax(values))],
+        )
+        first = 1  # number of the stage's first step, counted over all stages
+        middles = []
+        for stage, trace in traces.items():
+            for axes, columns in zip(figure.axes, (trace.losses, trace.weights), strict=False):
+                for term, values in columns.items():
+                    x, y = group_means(values.numpy(), size)
+                    colour = METHOD_COLOURS[terms.index(term) % len(METHOD_COLOURS)]
+                    faint = 0.55 if axes is figure.axes[0] else 1.0  # dots lie upon it
+                    axes.plot(first + x, y, lw=0.9, alpha=faint, color=colour, label=f"_{term}")
+                if first > 1:
+                    axes.axvline(first - 0.5, color=INK, alpha=0.25, lw=0.8)
+            middles.append((first + (len(trace) - 1) / 2, stage))
+            first += len(trace)
+        _epoch_means(figure.axes[0], rows, traces, terms)
+        _name_stages(figure.axes[0], middles)
+        figure.axes[-1].set_xlabel("training step, counted over all stages")
+        _loss_legend(figure)
+    return figure
+
+
+def group_means(
+    values: NDArray[np.float32], size: int
+) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+    """The middle and the mean of every `size` values, from place 0 on; NaN where there is none."""
+    starts = np.arange(0, len(values), size)
+    ends = np.minimum(starts + size, len(values))
+    there = np.add.reduceat(~np.isnan(values), starts, dtype=np.int64)
+    sums = np.add.reduceat(np.nan_to_num(values), starts, dtype=np.float64)
+    means = np.divide(sums, there, out=np.full(len(starts), np.nan), where=there > 0)
+    return (starts + ends - 1) / 2, means
+
+
+def _epoch_means(
+    axes: Axes, rows: Sequence[Row], traces: Mapping[int, Trace], terms: Sequence[str]
+) -> None:
+    middles = []
+    done = 0
+    for row in rows:
+        steps = int((traces[row["stage"]].epoch == row["epoch"]).sum())
+        middles.append(done + (steps + 1) / 2)
+        done += steps
+    for term, colour, marker in zip(terms, cycle(METHOD_COLOURS), cycle(MARKERS), strict=False):
+        means = [row["losses"].get(term, np.nan) for row in rows]
+        axes.plot(middles, means, marker, ms=3, color=colour, label=term)
+
+
+def _loss_figure(highest: float, weights: Sequence[float]) -> Figure:
+    """Axes for losses up to `highest` and, below them, for weights, if there are any."""
+    figure = Figure(figsize=(WIDTH, 5.0 if weights else 3.2))
+    top = figure.add_subplot(2 if weights else 1, 1, 1)
+    top.set_yscale("symlog", linthresh=0.01)  # a loss may be exactly 0
+    top.set_ylim(0, highest * 1.3)
+    _ticks(top, [0, *_round_numbers(0.01, highest * 1.3)])
+    top.set_ylabel("loss")
+    if weights:
+        bottom = figure.add_subplot(2, 1, 2, sharex=top)
+        low, high = min(0.5, *weights) * 0.9, max(2.0, *weights) * 1.1
+        bottom.set_yscale("log")
+        bottom.set_ylim(low, high)
+        _ticks(bottom, _round_numbers(low, high))
+        bottom.set_ylabel("weight")
+    top.xaxis.set_major_locator(MaxNLocator(integer=True))
+    return figure
+
+
+def _name_stages(axes: Axes, middles: Iterable[tuple[float, int]]) -> None:
+    """The number of each stage above its middle."""
+    axes.text(-0.02, 1.03, "stage", ha="right", transform=axes.transAxes)
+    for place, stage in middles:
+        axes.text(place, 1.03, str(stage), ha="center", transform=axes.get_xaxis_transform())
+
+
+def _loss_legend(figure: Figure) -> None:
+    lines = figure.axes[0].get_legend_handles_labels()
+    figure.legend(*lines, loc="outside upper center", ncols=5)
 
 
 def _terms(axes: Axes, rows: Sequence[Row], kind: str) -> None:
@@ -259,7 +337,6 @@ def _terms(axes: Axes, rows: Sequence[Row], kind: str) -> None:
                 x.append(epoch + 0.5)
                 y.append(np.nan)
         axes.plot(x, y, marker=marker, ms=3, lw=1.4, color=colour, label=term)
-    axes.xaxis.set_major_locator(MaxNLocator(integer=True))
     for epoch, (row, following) in enumerate(pairwise(rows), 1):
         if row["stage"] != following["stage"]:
             axes.axvline(epoch + 0.5, color=INK, alpha=0.25, lw=0.8)

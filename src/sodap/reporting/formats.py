@@ -1,7 +1,8 @@
 """A table of results for a terminal, for Markdown, for LaTeX, and as CSV for everything else.
 
-Numbers are mean ± standard deviation over seeds. The best of a column is bold; the constant row and
-methods that see all domains at once take no part in that.
+Numbers are mean ± standard deviation over seeds. The best of a column is bold; the constant row,
+variants and methods that see all domains at once take no part in that. A difference is bold where
+it is more than the noise between seeds, corrected for all differences of its column.
 """
 
 from __future__ import annotations
@@ -14,6 +15,7 @@ from rich.markup import escape
 from rich.table import Table
 
 from sodap.evaluation import Difference, Spread
+from sodap.reporting.claims import Claim, claims
 from sodap.reporting.tables import CONSTANT, Metric, StreamTable
 
 Cell = tuple[str, bool]
@@ -27,6 +29,9 @@ def rows_of(
 ) -> list[list[Cell]]:
     """Method, seeds, a cell a metric, and the difference in the first metric to `against`."""
     best = {metric.key: table.best(metric) for metric in metrics}
+    others = [method for method in table.methods if method != against]
+    found = claims([(table, m, against, metrics[0].key) for m in others]) if against else []
+    gaps = dict(zip(others, found, strict=False))
     rows: list[list[Cell]] = []
     for method in table.methods:
         row = [(method, False), (str(len(table.seeds(method))), False)]
@@ -34,8 +39,7 @@ def rows_of(
             text = show_spread(table.spread(method, metric.key), metric, plus)
             row.append((text, method in best[metric.key]))
         if against is not None:
-            gap = table.difference(method, against, metrics[0].key) if method != against else None
-            row.append((show_difference(gap), gap is not None and gap.sign != 0))
+            row.append(show_claim(gaps.get(method)))
         rows.append(row)
     last = [(CONSTANT, False), ("–", False)]
     last += [(show(table.constant.get(metric.key), metric), False) for metric in metrics]
@@ -79,6 +83,11 @@ def show_spread(found: Spread | None, metric: Metric, plus: str) -> str:
     ):
         return middle  # a size that is the same for every seed
     return f"{middle}{plus}{show(found.sd, metric)}"
+
+
+def show_claim(claim: Claim | None) -> Cell:
+    """A difference, bold if it is more than the noise between seeds."""
+    return ("–", False) if claim is None else (show_difference(claim.gap), claim.certain)
 
 
 def show_difference(gap: Difference | None) -> str:

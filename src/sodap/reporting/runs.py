@@ -16,7 +16,8 @@ from sodap.backbones import native_size
 from sodap.errors import SodapError
 from sodap.evaluation import summary
 from sodap.experiments.composition import compose, read_composition
-from sodap.experiments.evidence import StageEvidence, read_evidence
+from sodap.experiments.evidence import StageEvidence, read_evidence, read_steps
+from sodap.learning.trace import Trace
 from sodap.reporting.checks import Check, split_checks
 from sodap.reporting.figures import Record, Row
 from sodap.storage import read_json
@@ -92,6 +93,20 @@ class ShownRun:
         """Of the splits; they may have to look at every image."""
         rows = self.splits or (self.stream.rows if self.stream is not None else ())
         return split_checks(self.record, rows, self.stream, self.no_stream)
+
+    @cached_property
+    def steps(self) -> tuple[Mapping[int, Trace], str]:
+        """Every step of each stage; or why single steps cannot be shown, in a sentence.
+
+        They are read when they are asked for: a page about many runs does without them.
+        """
+        if self.folder is None:
+            return {}, "only the record is at hand"
+        try:
+            found = read_steps(self.folder, self.log)
+        except SodapError as error:
+            return {}, str(error)
+        return found, "" if found else "not every epoch left its steps (an older version of sodap)"
 
     def outcomes(self) -> list[NDArray[np.bool_]] | None:
         """For each domain, which test images were right after each stage `[T, N]`."""

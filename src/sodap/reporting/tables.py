@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -25,6 +25,10 @@ from sodap.storage import read_json
 Record = Mapping[str, Any]
 
 MAIN = "residual-sodap"
+SAME = 1e-9
+"""Scores that differ by less are one score: no single image was answered otherwise."""
+PARTS = ("training", "options")
+"""The keys of a configuration that hold settings themselves."""
 CONSTANT = "constant"
 """The row of the classifier that always answers the most frequent class of the first domain."""
 
@@ -106,6 +110,8 @@ class StreamTable:
     """The scores of the constant classifier, by metric."""
     answer: str
     """The class that the constant classifier answers."""
+    variants: Mapping[str, str] = field(default_factory=dict)
+    """Rows that are a method with some option changed -> the row of that method as it is."""
 
     @property
     def title(self) -> str:
@@ -125,18 +131,19 @@ class StreamTable:
     def contenders(self) -> list[str]:
         """Those that can be ranked.
 
-        Methods that see all domains at once are a bound, not a rival; and a mean over fewer seeds
-        than the others have is a mean over other seeds.
+        Methods that see all domains at once are a bound, not a rival; a variant is there to be
+        compared with its method; and a mean over fewer seeds than the others have is a mean over
+        other seeds.
         """
-        rivals = [method for method in self.methods if not is_bound(method)]
+        rivals = [m for m in self.methods if not is_bound(m) and m not in self.variants]
         most = max((len(self.seeds(method)) for method in rivals), default=0)
         return [method for method in rivals if len(self.seeds(method)) == most]
 
     @property
     def incomplete(self) -> list[str]:
         """Those with too few seeds to be ranked."""
-        ranked = self.contenders
-        return [m for m in self.methods if m not in ranked and not is_bound(m)]
+        apart = {*self.contenders, *self.variants}
+        return [m for m in self.methods if m not in apart and not is_bound(m)]
 
     def seeds(self, method: str) -> list[int]:
         return sorted(self.numbers[method]["average_accuracy"])
@@ -145,6 +152,11 @@ class StreamTable:
         """None where the metric is not defined, such as forgetting after one stage."""
         found = self.numbers[method][metric]
         return spread([found[seed] for seed in sorted(found)]) if found else None
+
+    def steady(self, method: str, metric: str) -> bool:
+        """Whether all seeds gave one number: a method in closed form draws nothing."""
+        found = self.numbers[method][metric].values()
+        return len(found) > 1 and max(found) - min(found) < SAME
 
     def difference(self, first: str, second: str, metric: str) -> Difference | None:
         """`first` minus `second` over the seeds that both have; None where there are none."""
@@ -207,27 +219,80 @@ def _record_files(folder: Path) -> list[Path]:
     return sorted(path for path in found if "search" not in path.relative_to(folder).parts)
 
 
+def row_of(record: Record) -> str:
+    """The row that a run belongs to: its method, or the variant of it that it is."""
+    name: str = record.get("variant") or record["config"]["method"]
+    return name
+
+
+Place = tuple[str, str]
+"""A stream and a backbone, which together make a table."""
+
+
 def make_tables(records: Iterable[Record]) -> list[StreamTable]:
     """One table for each stream and backbone, in the order in which they come."""
-    groups: dict[tuple[str, str], dict[str, dict[int, Record]]] = {}
+    return [_table(*place, rows) for place, rows in _grouped(records).items()]
+
+
+def _grouped(records: Iterable[Record]) -> dict[Place, dict[str, dict[int, Record]]]:
+    """place -> row -> seed -> record"""
+    groups: dict[Place, dict[str, dict[int, Record]]] = {}
     for record in records:
-        config, backbone = record["config"], record["backbone"]
-        key = record["stream"]["name"], f"{backbone['name']} at {backbone['image_size']} pixels"
-        runs = groups.setdefault(key, {}).setdefault(config["method"], {})
-        if config["seed"] in runs:
+        name, seed, backbone = row_of(record), record["config"]["seed"], record["backbone"]
+        place = record["stream"]["name"], f"{backbone['name']} at {backbone['image_size']} pixels"
+        runs = groups.setdefault(place, {}).setdefault(name, {})
+        if seed in runs:
             raise SodapError(
-                f"two runs are of {config['method']} with seed {config['seed']} on {key[0]}; "
+                f"two runs are of {name} with seed {seed} on {place[0]}; "
                 f"a table needs one setting of each method"
             )
-        runs[config["seed"]] = record
-    return [_table(*key, methods) for key, methods in groups.items()]
+        runs[seed] = record
+    return groups
+
+
+def mixtures(records: Iterable[Record]) -> dict[str, list[str]]:
+    """Rows whose runs differ in more than the seed, and in what: `ROW on STREAM` -> settings."""
+    found: dict[str, list[str]] = {}
+    for (stream, _), rows in _grouped(records).items():
+        for name, runs in rows.items():
+            first, *others = runs.values()
+            mixed = sorted({key for other in others for key in differing(first, other)})
+            if mixed:
+                found[f"{name} on {stream}"] = mixed
+    return found
+
+
+def differing(one: Record, other: Record) -> list[str]:
+    """The settings, besides the seed, and the parts of the code in which two runs differ."""
+    first, second = _origin(one), _origin(other)
+    return sorted(k for k in first.keys() | second.keys() if first.get(k) != second.get(k))
+
+
+def _origin(record: Record) -> dict[str, Any]:
+    """What all runs of a row must share: every setting but the seed, the weights and the code.
+
+    Where files lie is no setting: weights are known by their digest, images by their number.
+    """
+    config, environment = record["config"], record.get("environment", {})
+    shared = {k: v for k, v in config.items() if k not in (*PARTS, "seed", "data", "weights")}
+    for part in PARTS:
+        shared |= {f"{part}.{key}": value for key, value in config.get(part, {}).items()}
+    return shared | {
+        "domains": record["stream"]["domains"],
+        "weights": record["backbone"].get("sha256"),
+        "commit": environment.get("commit"),
+        "version": environment.get("sodap"),
+    }
 
 
 def _table(stream: str, backbone: str, methods: Mapping[str, Mapping[int, Record]]) -> StreamTable:
+    variants: dict[str, str] = {}
     numbers: dict[str, dict[str, dict[int, float]]] = {}
     for method, runs in methods.items():
         numbers[method] = {key: {} for key in METRICS}
         for seed, record in runs.items():
+            if method != record["config"]["method"]:
+                variants[method] = record["config"]["method"]
             for key, metric in METRICS.items():
                 value = metric.of(record)
                 if value is not None:
@@ -235,7 +300,7 @@ def _table(stream: str, backbone: str, methods: Mapping[str, Mapping[int, Record
     some = next(iter(next(iter(methods.values())).values()))
     constant, answer = _constant(some)
     domains = [domain["name"] for domain in some["stream"]["domains"]]
-    return StreamTable(stream, backbone, domains, numbers, constant, answer)
+    return StreamTable(stream, backbone, domains, numbers, constant, answer, variants)
 
 
 def _constant(record: Record) -> tuple[dict[str, float | None], str]:

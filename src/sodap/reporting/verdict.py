@@ -2,46 +2,54 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 from sodap.evaluation import Difference
+from sodap.reporting.claims import Claim, claims
 from sodap.reporting.tables import MAIN, METRICS, StreamTable, is_bound
 
 ACCURACY, FORGETTING = "average_accuracy", "average_forgetting"
 
 
 def verdict(table: StreamTable) -> str:
+    ranked = table.contenders
+    to_the_first = dict(
+        zip(ranked[1:], claims([(table, ranked[0], m, ACCURACY) for m in ranked[1:]]), strict=True)
+    )
     sentences = [
-        _winner(table),
-        _of_main(table),
+        _winner(table, to_the_first),
+        _of_main(table, to_the_first),
         _forgetting(table),
         _constant(table),
         _bound(table),
         _incomplete(table),
+        _of_many(to_the_first),
     ]
     return " ".join(sentence for sentence in sentences if sentence)
 
 
-def _winner(table: StreamTable) -> str:
+def _winner(table: StreamTable, behind: Mapping[str, Claim | None]) -> str:
     ranked = table.contenders
     if not ranked:
         return ""
     first = f"`{ranked[0]}` has the highest AvgACC, {_mean(table, ranked[0], ACCURACY)}"
     if len(ranked) == 1:
         return f"{first}; there is nothing to compare it with."
-    gap = table.difference(ranked[0], ranked[1], ACCURACY)
-    if gap is None:
+    claim = behind[ranked[1]]
+    if claim is None:
         return f"{first}, and `{ranked[1]}` is next; they share no seed."
-    return f"{first}. The next, `{ranked[1]}`, is {_size(gap)} behind{_trust(gap)}."
+    return f"{first}. The next, `{ranked[1]}`, is {_size(claim.gap)} behind{_trust(claim)}."
 
 
-def _of_main(table: StreamTable) -> str:
+def _of_main(table: StreamTable, behind: Mapping[str, Claim | None]) -> str:
     ranked = table.contenders
     if MAIN not in ranked[1:]:
         return ""
     place = f"`{MAIN}` is number {ranked.index(MAIN) + 1} of {len(ranked)}"
-    gap = table.difference(ranked[0], MAIN, ACCURACY)
-    if gap is None:
+    claim = behind[MAIN]
+    if claim is None:
         return f"{place}."
-    return f"{place}, {_size(gap)} behind `{ranked[0]}`{_trust(gap)}."
+    return f"{place}, {_size(claim.gap)} behind `{ranked[0]}`{_trust(claim)}."
 
 
 def _forgetting(table: StreamTable) -> str:
@@ -55,10 +63,12 @@ def _forgetting(table: StreamTable) -> str:
     told = f"{names} forget{'s' * (len(least) == 1)} least, AvgF {known[least[0]]:.3f}"
     if MAIN not in known or MAIN in least:
         return f"{told}."
-    gap = table.difference(MAIN, least[0], FORGETTING)
-    if gap is None:
+    others = [method for method in known if method != MAIN]
+    found = claims([(table, MAIN, other, FORGETTING) for other in others])
+    claim = found[others.index(least[0])]
+    if claim is None:
         return f"{told}."
-    return f"{told}; `{MAIN}` forgets {_size(gap)} more{_trust(gap)}."
+    return f"{told}; `{MAIN}` forgets {_size(claim.gap)} more{_trust(claim)}."
 
 
 def _constant(table: StreamTable) -> str:
@@ -107,9 +117,23 @@ def _size(gap: Difference) -> str:
     return f"{gap.mean:.3f} ({gap.low:.3f} to {gap.high:.3f})"
 
 
-def _trust(gap: Difference) -> str:
-    if gap.low is None:
+def _trust(claim: Claim) -> str:
+    if claim.gap.low is None:
         return ", by one seed, which tells nothing of the noise"
-    if gap.sign:
-        return ", which is more than the noise between seeds"
-    return ", which is within the noise between seeds"
+    if claim.p is None:
+        return ", the same for every seed: neither draws a random number, so seeds tell no more"
+    words = "more than" if claim.certain else "within"
+    return f", which is {words} the noise between seeds (p {_p(claim.p)})"
+
+
+def _p(p: float) -> str:
+    return "< 0.001" if p < 0.001 else f"= {p:.3f}"
+
+
+def _of_many(behind: Mapping[str, Claim | None]) -> str:
+    """Said wherever there is a p."""
+    count = sum(claim is not None and claim.p is not None for claim in behind.values())
+    if not count:
+        return ""
+    held = f" and corrected for all {count} comparisons with the first (Holm)" if count > 1 else ""
+    return f"Each p is Student's, of differences paired by seed{held}."

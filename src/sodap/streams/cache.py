@@ -6,6 +6,10 @@ has another cache. What escapes this: an edit that leaves the length and both ti
 `verify=True` finds that too; it reads every file again and compares with what the cache was made
 from.
 
+What another cache holds is not decoded again: where a file has the same bytes as one that was
+decoded before, in the same way, its image is copied. So another split of the same files, a few new
+ones among them, or the whole folder in another place costs reading only.
+
 Images are made in chunks. A chunk is first written and flushed, then entered in a journal; whoever
 is killed leaves chunks that the next one takes over. A finished cache gets its name in one rename,
 and one process builds while the others wait.
@@ -25,13 +29,12 @@ import os
 import re
 import shutil
 import zlib
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor, as_completed
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import PIL
 import torch
 from torch import Tensor
@@ -49,7 +52,7 @@ Progress = Callable[[int, int], None]
 # To be raised with every change to what `decode_image` makes of a file.
 VERSION = 1
 
-# Images a chunk: 5 MB at 224 pixels, a fraction of a second to make again.
+# Images that are made, flushed and entered together: a fraction of a second to make again.
 CHUNK = 32
 
 # Python 3.11 does not name this flag of Linux: without it, the kernel refuses to map a file that
@@ -112,6 +115,9 @@ def cache_bytes(count: int, size: int) -> int:
 Stamp = tuple[int, int, int]
 """A file's length and its times of change: of the content, and of anything about it."""
 
+Entry = tuple[int, str]
+"""An image's checksum and the digest of the file that it is made from."""
+
 
 class _Cache:
     def __init__(self, paths: Sequence[Path], size: int, fit: Fit, folder: Path) -> None:
@@ -120,17 +126,17 @@ class _Cache:
         self.fit = fit
         self.folder = folder
         self.stamps = [_stamp(path) for path in paths]
+        self.made = [VERSION, PIL.__version__, size, fit]
         self.key = self._key()
         self.data = folder / f"{self.key}.images"
         self.facts = folder / f"{self.key}.json"
         self.partial = folder / f"{self.key}.partial"
         self.journal = folder / f"{self.key}.journal"
-        self.starts = range(0, len(paths), CHUNK)
+        self.image_bytes = cache_bytes(1, size)
         self.bytes = cache_bytes(len(paths), size)
 
     def _key(self) -> str:
-        made = [VERSION, PIL.__version__, self.size, self.fit, CHUNK]
-        sha = hashlib.sha256(json.dumps(made).encode())
+        sha = hashlib.sha256(json.dumps(self.made).encode())
         for path, stamp in zip(self.paths, self.stamps, strict=True):
             # A zero byte is in no path, and digits are in every stamp: no two lists run together.
             sha.update(os.fsencode(path.absolute()) + b"\0" + json.dumps(stamp).encode())
@@ -150,35 +156,25 @@ class _Cache:
 
     def is_sound(self, verify: bool) -> bool:
         """Whether it is there, whole, and in a few places (with `verify`: everywhere) as made."""
+        images = range(len(self.paths))
+        middle = len(images) // 2
+        few = {*images[:CHUNK], *images[middle : middle + CHUNK], *images[-CHUNK:]}
         try:
-            entries = [_entry(e) for e in json.loads(self.facts.read_text("utf-8"))["chunks"]]
-            if len(entries) != len(self.starts) or self.data.stat().st_size != self.bytes:
+            entries = json.loads(self.facts.read_text("utf-8"))["images"]
+            if len(entries) != len(images) or self.data.stat().st_size != self.bytes:
                 return False
-            last = len(entries) - 1
-            chosen = range(last + 1) if verify else sorted({0, last // 2, last})
+            chosen = {n: _entry(entries[n]) for n in (images if verify else sorted(few))}
             with self.data.open("rb") as file:
-                if any(self._crc(file.fileno(), n) != entries[n][0] for n in chosen):
+                if any(self._crc(file.fileno(), n) != crc for n, (crc, _) in chosen.items()):
                     return False
-        except (OSError, ValueError, KeyError, TypeError):
+        except (OSError, ValueError, LookupError, TypeError):
             return False
-        return not verify or all(self._sources(n) == entries[n][1] for n in chosen)
-
-    def _span(self, number: int) -> tuple[int, int]:
-        """The first byte of a chunk and how many it has."""
-        first = self.starts[number]
-        count = min(CHUNK, len(self.paths) - first)
-        return cache_bytes(first, self.size), cache_bytes(count, self.size)
+        return not verify or all(
+            _digest(read_file(self.paths[n])) == digest for n, (_, digest) in chosen.items()
+        )
 
     def _crc(self, file: int, number: int) -> int:
-        start, length = self._span(number)
-        return zlib.crc32(os.pread(file, length, start))
-
-    def _sources(self, number: int) -> str:
-        first = self.starts[number]
-        sha = hashlib.sha256()
-        for path in self.paths[first : first + CHUNK]:
-            sha.update(hashlib.sha256(read_file(path)).digest())
-        return sha.hexdigest()
+        return zlib.crc32(os.pread(file, self.image_bytes, number * self.image_bytes))
 
     # A cache in the making
 
@@ -205,34 +201,35 @@ class _Cache:
             file = os.open(self.partial, os.O_RDWR | os.O_CREAT, 0o644)
             try:
                 entries = self._resume(file)
-                self._check_room(sum(self._span(n)[1] for n in entries))
+                self._check_room(len(entries) * self.image_bytes)
                 os.ftruncate(file, self.bytes)
                 self._make(file, entries, on_progress, workers)
             finally:
                 os.close(file)
-            chunks = [entries[n] for n in range(len(self.starts))]
-            facts = {"images": len(self.paths), "size": self.size, "fit": self.fit}
+            images = [entries[n] for n in range(len(self.paths))]
             # The checksums first: a cache that has its name has its checksums.
-            write_json(self.facts, facts | {"chunks": chunks})
-            self.partial.chmod(0o444)
+            write_json(self.facts, {"made": self.made, "images": images})
             self.partial.rename(self.data)
+            self.data.chmod(0o444)
             self.journal.unlink()
         except OSError as error:
             raise self._trouble(error) from error
 
-    def _resume(self, file: int) -> dict[int, tuple[int, str]]:
-        """The journal's chunks, by number, that the partial file holds as they were made."""
-        entries: dict[int, tuple[int, str]] = {}
+    def _resume(self, file: int) -> dict[int, Entry]:
+        """The journal's images, by number, that the partial file holds as they were made."""
+        entries: dict[int, Entry] = {}
         lines = self.journal.read_bytes().splitlines() if self.journal.exists() else []
         for line in lines:
             try:
-                number, *entry = json.loads(line)
-                crc, sources = _entry(entry)
+                chunk = {number: _entry(entry) for number, *entry in json.loads(line)}
             except (ValueError, TypeError):  # the line that was being written at the end
                 continue
-            if number in range(len(self.starts)) and self._crc(file, number) == crc:
-                entries[number] = crc, sources
-        write_bytes(self.journal, b"".join(_line(n, *e) for n, e in entries.items()))
+            entries |= {
+                number: entry
+                for number, entry in chunk.items()
+                if number in range(len(self.paths)) and self._crc(file, number) == entry[0]
+            }
+        write_bytes(self.journal, _line(entries) if entries else b"")
         return entries
 
     def _check_room(self, there: int) -> None:
@@ -247,53 +244,83 @@ class _Cache:
     def _make(
         self,
         file: int,
-        entries: dict[int, tuple[int, str]],
+        entries: dict[int, Entry],
         on_progress: Progress | None,
         workers: int,
     ) -> None:
-        done = sum(self._span(n)[1] for n in entries) // cache_bytes(1, self.size)
+        missing = [n for n in range(len(self.paths)) if n not in entries]
+        chunks = [missing[start : start + CHUNK] for start in range(0, len(missing), CHUNK)]
+        elsewhere = _Elsewhere(self.folder, self.made, self.image_bytes)
         # Threads suffice: decoding and resizing leave Python's lock to the others.
         pool = ThreadPoolExecutor(workers, "decode")
         try:
-            waiting = [n for n in range(len(self.starts)) if n not in entries]
             with self.journal.open("ab", buffering=0) as journal:
                 if on_progress is not None:
-                    on_progress(done, len(self.paths))
-                for chunk in as_completed([pool.submit(self._chunk, file, n) for n in waiting]):
-                    number, crc, sources = chunk.result()
+                    on_progress(len(entries), len(self.paths))
+                waiting = [pool.submit(self._chunk, file, some, elsewhere) for some in chunks]
+                for chunk in as_completed(waiting):
+                    made = chunk.result()
                     os.fdatasync(file)
-                    journal.write(_line(number, crc, sources))
-                    entries[number] = crc, sources
-                    done += self._span(number)[1] // cache_bytes(1, self.size)
+                    journal.write(_line(made))
+                    entries |= made
                     if on_progress is not None:
-                        on_progress(done, len(self.paths))
+                        on_progress(len(entries), len(self.paths))
         finally:
             pool.shutdown(cancel_futures=True)
 
-    def _chunk(self, file: int, number: int) -> tuple[int, int, str]:
-        """Decode and write a chunk; its number, checksum and the digest of what it is made from."""
-        first = self.starts[number]
-        paths = self.paths[first : first + CHUNK]
-        images = np.empty((len(paths), 3, self.size, self.size), np.uint8)
-        sha = hashlib.sha256()
-        for index, path in enumerate(paths):
+    def _chunk(self, file: int, chunk: Sequence[int], elsewhere: _Elsewhere) -> dict[int, Entry]:
+        """Make and write some images; what is to be entered of them."""
+        entries: dict[int, Entry] = {}
+        for number in chunk:
+            path = self.paths[number]
             content = read_file(path)
-            if _stamp(path) != self.stamps[first + index]:
+            if _stamp(path) != self.stamps[number]:
                 raise SodapError(f"{path} was changed while it was being read; start again")
-            images[index] = decode_image(content, path, self.size, self.fit)
-            sha.update(hashlib.sha256(content).digest())
-        made, start = images.data.cast("B"), self._span(number)[0]
-        crc = zlib.crc32(made)
-        while made:
-            written = os.pwrite(file, made, start)
-            made, start = made[written:], start + written
-        return number, crc, sha.hexdigest()
+            digest = _digest(content)
+            image = elsewhere.find(digest)
+            if image is None:
+                image = decode_image(content, path, self.size, self.fit).tobytes()
+            entries[number] = zlib.crc32(image), digest
+            left, start = memoryview(image), number * self.image_bytes
+            while left:
+                written = os.pwrite(file, left, start)
+                left, start = left[written:], start + written
+        return entries
 
     def _trouble(self, error: OSError) -> SodapError:
         return SodapError(
             f"cannot make a cache of images at {self.folder}: {error.strerror or error}; "
             f"set SODAP_CACHE to a folder that can be written to"
         )
+
+
+class _Elsewhere:
+    """Images that other caches hold, by the digest of the file that each is made from."""
+
+    def __init__(self, folder: Path, made: list[Any], image_bytes: int) -> None:
+        self.image_bytes = image_bytes
+        self.places: dict[str, tuple[Path, int, int]] = {}
+        """Digest -> a cache, the number of the image in it, its checksum."""
+        for path in sorted(folder.glob("*.images")):
+            try:
+                facts = json.loads(path.with_suffix(".json").read_text("utf-8"))
+                if facts["made"] == made:
+                    for number, (crc, digest) in enumerate(map(_entry, facts["images"])):
+                        self.places[digest] = path, number, crc
+            except (OSError, ValueError, LookupError, TypeError):  # damaged, or not ours
+                continue
+
+    def find(self, digest: str) -> bytes | None:
+        """The image; None where there is none, or none that is as it was made."""
+        if digest not in self.places:
+            return None
+        path, number, crc = self.places[digest]
+        try:
+            with path.open("rb") as file:
+                image = os.pread(file.fileno(), self.image_bytes, number * self.image_bytes)
+        except OSError:  # deleted in the meantime
+            return None
+        return image if zlib.crc32(image) == crc else None
 
 
 def _stamp(path: Path) -> Stamp:
@@ -304,15 +331,19 @@ def _stamp(path: Path) -> Stamp:
     return facts.st_size, facts.st_mtime_ns, facts.st_ctime_ns
 
 
-def _entry(values: Any) -> tuple[int, str]:
-    crc, sources = values
-    if not isinstance(crc, int) or not isinstance(sources, str):
+def _digest(content: bytes) -> str:
+    return hashlib.sha256(content).hexdigest()[:40]
+
+
+def _entry(values: Any) -> Entry:
+    crc, digest = values
+    if not isinstance(crc, int) or not isinstance(digest, str):
         raise TypeError
-    return crc, sources
+    return crc, digest
 
 
-def _line(number: int, crc: int, sources: str) -> bytes:
-    return json.dumps([number, crc, sources]).encode() + b"\n"
+def _line(entries: Mapping[int, Entry]) -> bytes:
+    return json.dumps([[number, *entry] for number, entry in entries.items()]).encode() + b"\n"
 
 
 def _room(count: int) -> str:

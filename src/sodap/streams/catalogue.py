@@ -7,13 +7,13 @@ is checked here, once, at the door: files exist, no image is listed twice, label
 from __future__ import annotations
 
 import os
-import warnings
 from collections.abc import Iterator, Sequence
 from functools import cache
-from importlib.metadata import EntryPoint, entry_points
+from importlib.metadata import entry_points
 from pathlib import Path
 
 from sodap.errors import SodapError
+from sodap.plugins import register_announced
 from sodap.streams.items import Item, Source
 
 PLUGINS = "sodap.sources"
@@ -47,20 +47,10 @@ def find_source(name: str) -> Source:
 
 @cache
 def _load_plugins() -> None:
-    """Once, and only when someone asks: importing other packages takes time and can go wrong."""
-    for entry in entry_points(group=PLUGINS):
-        try:
-            _register_plugin(entry)
-        except Exception as error:  # whatever a foreign package does, the others go on
-            warnings.warn(
-                f"the source '{entry.name}' ({entry.value}) is left out: {error}",
-                BrokenSourceWarning,
-                stacklevel=3,
-            )
+    register_announced(entry_points(group=PLUGINS), _register_plugin, "source", BrokenSourceWarning)
 
 
-def _register_plugin(entry: EntryPoint) -> None:
-    source = entry.load()
+def _register_plugin(source: object) -> None:
     if not isinstance(source, Source):
         raise TypeError(f"it is a {type(source).__name__}, not a Source")
     register_source(source)

@@ -17,6 +17,10 @@ from sodap.reporting.figures import BLUE, ORANGE, WIDTH, Row
 from sodap.reporting.lead import shown
 from sodap.reporting.runs import ShownRun
 from sodap.reporting.svg import INK, STYLE
+from sodap.reporting.words import plural
+
+MOST_POINTS = 600
+"""On one line: more than the figure has pixels would only make the page heavy."""
 
 
 def training_section(run: ShownRun) -> Section:
@@ -32,15 +36,7 @@ def _blocks(run: ShownRun) -> Iterator[Block]:
         else:
             yield Prose("It learns without epochs.")
         return
-    weighed = any(row["weights"] for row in run.log)
-    yield Drawing(
-        "losses",
-        f"Losses of {run.title} in each epoch",
-        figures.losses(run.log),
-        "Every loss, mean over the images of an epoch"
-        + (", and below the weight that was learned for it." if weighed else "."),
-        [epochs_table(run.log)],
-    )
+    yield losses_drawing(run)
     if all("lr" in row for row in run.log):
         yield Drawing(
             "learning-rate",
@@ -56,6 +52,36 @@ def _blocks(run: ShownRun) -> Iterator[Block]:
     known = [(term, TERMS[term]) for term in terms if term in TERMS]
     if known:
         yield Facts(known)
+
+
+def losses_drawing(run: ShownRun) -> Drawing:
+    """Step by step, as in the paper's Fig. 4; epoch by epoch where single steps are not there."""
+    traces, why_not = run.steps
+    weighed = any(row["weights"] for row in run.log if why_not or traces[row["stage"]].weights)
+    below = ", and below the weight that was learned for it" if weighed else ""
+    tables = [epochs_table(run.log)]
+    if why_not:
+        return Drawing(
+            "losses",
+            f"Losses of {run.title} in each epoch",
+            figures.losses(run.log),
+            f"Every loss, mean over the images of an epoch{below}. Single steps are not shown: "
+            f"{why_not}.",
+            tables,
+        )
+    steps = sum(map(len, traces.values()))
+    size = -(-steps // MOST_POINTS)
+    point = f"at each of {plural(steps, 'step')}"
+    if size > 1:
+        point = f"at {plural(steps, 'step')}, each point the mean of {size}"
+    return Drawing(
+        "losses",
+        f"Losses of {run.title} at each step",
+        figures.losses_by_step(run.log, traces, size),
+        f"Every loss {point}{below}. The dots are means of whole epochs, which the table has; "
+        f"every single step is in the run's folder, in `steps`.",
+        tables,
+    )
 
 
 def schedule_figure(run: ShownRun) -> Figure:

@@ -1,0 +1,204 @@
+"""Whole runs of the paper's sizes: `python -m benchmarks.paper_sized [dr|skin|core50 ...]`.
+
+Streams as large as those of the paper, domain by domain and class by class, of random images. The
+default recipe learns them as `sodap run` does, with every file that a run leaves, for twenty epochs
+a stage and without an early stop. `--epochs` and `--stages` measure a part; what the whole would
+take then follows from it, and the record says so.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import statistics
+import tempfile
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from benchmarks.busy import BusyGpu
+from benchmarks.figures import show, write
+from sodap.experiments.config import RunConfig, load_config
+from sodap.experiments.run import Observer, run
+from sodap.streams import Augmentation, Domain, Split, Stage, Stream
+from sodap.streams.protocols import Protocol, find_protocol
+
+EPOCHS = 20
+PROTOCOLS = {"dr": "paper-dr", "skin": "paper-skin", "core50": "paper-core50"}
+KINDS = ("train", "val", "test")
+
+
+@dataclass(frozen=True)
+class Sizes:
+    """How many images of each class each split of each domain has: `counts[domain][kind]`."""
+
+    name: str
+    classes: tuple[str, ...]
+    counts: tuple[Mapping[str, tuple[int, ...]], ...]
+    augmentation: Augmentation
+
+    @property
+    def training_images(self) -> int:
+        return sum(sum(domain["train"]) for domain in self.counts)
+
+
+def sizes_of(name: str, protocol: Protocol) -> Sizes:
+    """The paper prints all images of a domain, or those that train; the fractions give the rest."""
+    parts = dict(zip(KINDS, protocol.fractions, strict=True))
+    known = parts[protocol.expected_split] if protocol.expected_split else sum(parts.values())
+    counts = []
+    for plan in protocol.domains:
+        assert plan.expected is not None
+        printed = [plan.expected[each] for each in protocol.classes]
+        counts.append(
+            {kind: tuple(round(n * part / known) for n in printed) for kind, part in parts.items()}
+        )
+    return Sizes(name, protocol.classes, tuple(counts), protocol.augmentation)
+
+
+def made(sizes: Sizes, side: int, stages: int) -> Stream:
+    """Random images. Domains look into the same few gigabytes, each from another place on.
+
+    Domains after the first `stages` are tested on like all others, and not learned.
+    """
+    largest = max(sum(map(sum, domain.values())) for domain in sizes.counts)
+    draw = torch.Generator().manual_seed(0)
+    few = torch.randint(0, 256, (64, 3, side, side), dtype=torch.uint8, generator=draw)
+    bank = torch.empty(largest + len(sizes.counts), 3, side, side, dtype=torch.uint8)
+    for at in range(0, len(bank), len(few)):
+        bank[at : at + len(few)] = few[: len(bank) - at].roll(at, dims=-1)
+    domains = []
+    for place, counts in enumerate(sizes.counts):
+        splits = {}
+        for kind in KINDS:
+            labels = torch.arange(len(sizes.classes)).repeat_interleave(torch.tensor(counts[kind]))
+            splits[kind] = Split(bank[place : place + len(labels)], labels)
+            place += len(labels)
+        domains.append(Domain(f"domain {len(domains) + 1}", **splits))
+    return Stream(
+        sizes.name,
+        sizes.classes,
+        tuple(domains[:stages]),
+        tuple(domains[stages:]),
+        sizes.augmentation,
+    )
+
+
+class Clock(Observer):
+    """When the first epoch was over: by then all is compiled, recorded and warm."""
+
+    def __init__(self) -> None:
+        self.warm: float | None = None
+
+    def epoch_done(self, stage: Stage, row: Mapping[str, Any]) -> None:
+        if self.warm is None:
+            self.warm = time.perf_counter()
+        print(
+            f"  stage {row['stage']}, epoch {row['epoch']}: {row['seconds']:.1f} s, "
+            f"{row['images_per_second']:.0f} images/s in training",
+            flush=True,
+        )
+
+
+def configuration(changes: Sequence[str], epochs: int) -> RunConfig:
+    """The default recipe; a patience of all epochs never stops early."""
+    wanted = [f"epochs={epochs}", f"patience={epochs}", "weights=random", *changes]
+    return load_config("default", wanted)
+
+
+def measured(sizes: Sizes, config: RunConfig, side: int, stages: int) -> dict[str, Any]:
+    """One run, from the first line of Python to the last file."""
+    stream = made(sizes, side, stages)
+    clock = Clock()
+    with tempfile.TemporaryDirectory(prefix="sodap-benchmark-") as folder, BusyGpu() as gpu:
+        began = time.perf_counter()
+        record = run(config, Path(folder) / "run", stream=stream, observer=clock)
+        seconds = time.perf_counter() - began
+        epochs = [row["seconds"] for row in _log(Path(folder) / "run")]
+    return {
+        "stages": len(record["stages"]),
+        "epochs": config.training.epochs,
+        "training_images": sum(len(domain.train) for domain in stream.domains),
+        "minutes": seconds / 60,
+        "epoch_seconds": epochs,
+        "stage_seconds": [stage["seconds"] for stage in record["stages"]],
+        "gpu_busy": gpu.share(clock.warm or began),
+        "train_images_per_second": record["throughput"]["train"],
+        "inference_images_per_second": record["throughput"]["inference"],
+        "peak_gpu_bytes": max((stage["peak_gpu_bytes"] or 0) for stage in record["stages"]),
+    }
+
+
+def _log(folder: Path) -> list[dict[str, Any]]:
+    return [json.loads(line) for line in (folder / "log.jsonl").read_text("utf-8").splitlines()]
+
+
+def whole(part: Mapping[str, Any], sizes: Sizes, epochs: int) -> float:
+    """Minutes of all stages and epochs, from those of a part.
+
+    An epoch grows with its images. What a stage takes beside its epochs (drift, statistics, tests
+    on all domains, files) does, too; only what comes before the first stage does not.
+    """
+    stage_images = [sum(domain["train"]) for domain in sizes.counts]
+    learned = stage_images[: part["stages"]]
+    each, rows = part["epochs"], list(part["epoch_seconds"])
+    images = [count for count in learned for _ in range(each)]
+    start = part["minutes"] * 60 - sum(part["stage_seconds"])
+    # The first epoch compiles; where there is no other, it has to stand for the rest.
+    steady = list(zip(rows, images, strict=True))[1:] or [(rows[0], images[0])]
+    per_image = statistics.median(seconds / count for seconds, count in steady)
+    warm_up = max(0.0, rows[0] - per_image * images[0])
+    beside = (sum(part["stage_seconds"]) - sum(rows)) / sum(learned)
+    return (start + warm_up + (per_image * epochs + beside) * sum(stage_images)) / 60
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(prog="python -m benchmarks.paper_sized", description=__doc__)
+    parser.add_argument("names", nargs="*", metavar="dr|skin|core50", help="default: all three")
+    parser.add_argument("--epochs", type=int, default=EPOCHS, help="of each stage")
+    parser.add_argument("--stages", type=int, help="learn the first so many; default: all")
+    parser.add_argument("--backbone", default="vit_base")
+    parser.add_argument("--side", type=int, default=224, help="pixels")
+    parser.add_argument("--no-compile", dest="compile", action="store_false")
+    parser.add_argument("--change", action="append", default=[], metavar="KEY=VALUE")
+    parser.add_argument("--record", type=Path, help="write the numbers to this JSON file")
+    args = parser.parse_args()
+    unknown = set(args.names) - PROTOCOLS.keys()
+    if unknown:
+        parser.error(f"no stream is called {unknown.pop()}; there are {', '.join(PROTOCOLS)}")
+    changes = [f"backbone={args.backbone}", f"compile={str(args.compile).lower()}", *args.change]
+    config = configuration(changes, args.epochs)
+    figures: dict[str, float] = {}
+    runs: dict[str, Any] = {}
+    for name in args.names or PROTOCOLS:
+        sizes = sizes_of(name, find_protocol(PROTOCOLS[name]))
+        stages = min(args.stages or len(sizes.counts), len(sizes.counts))
+        print(f"{name}: {sizes.training_images} images to learn from, {stages} stages", flush=True)
+        part = runs[name] = measured(sizes, config, args.side, stages)
+        if stages == len(sizes.counts) and args.epochs == EPOCHS:
+            figures[f"{name}_minutes"] = part["minutes"]
+        else:
+            figures[f"{name}_minutes_extrapolated"] = whole(part, sizes, EPOCHS)
+        for figure in ("gpu_busy", "train_images_per_second", "inference_images_per_second"):
+            if part[figure] is not None:
+                figures[f"{name}_{figure}"] = part[figure]
+    show(figures, {})
+    if args.record is not None:
+        note = " ".join(said(name, part) for name, part in runs.items())
+        write(args.record, figures, {}, note=note, config=config.described(), runs=runs)
+
+
+def said(name: str, part: Mapping[str, Any]) -> str:
+    """What was run, in words."""
+    return (
+        f"{name}: {part['stages']} stages with {part['epochs']} epochs each were run, "
+        f"in {part['minutes']:.1f} minutes."
+    )
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,92 @@
+"""Runs of the paper's sizes: the right sizes, a true run, an honest extrapolation."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from benchmarks.busy import BusyGpu
+from benchmarks.paper_sized import (
+    PROTOCOLS,
+    Sizes,
+    configuration,
+    made,
+    measured,
+    sizes_of,
+    whole,
+)
+
+from sodap.streams import Augmentation
+from sodap.streams.protocols import find_protocol
+
+TINY = Sizes(
+    "tiny",
+    ("a", "b"),
+    tuple({"train": (16, 8), "val": (4, 4), "test": (3, 5)} for _ in range(3)),
+    Augmentation(),
+)
+
+
+@pytest.mark.parametrize(
+    ("name", "images", "stages"), [("dr", 24_399, 3), ("skin", 3_118, 3), ("core50", 115_401, 11)]
+)
+def test_sizes_are_the_papers(name: str, images: int, stages: int) -> None:
+    sizes = sizes_of(name, find_protocol(PROTOCOLS[name]))
+    assert sizes.training_images == images
+    assert len(sizes.counts) == stages
+    for domain in sizes.counts:
+        assert 0.69 < sum(domain["train"]) / sum(map(sum, domain.values())) < 0.81
+        assert sum(domain["val"]) == pytest.approx(sum(domain["test"]), abs=len(sizes.classes))
+
+
+def test_domains_share_memory_and_splits_share_no_image() -> None:
+    stream = made(TINY, 16, 2)
+    assert [domain.name for domain in stream.domains] == ["domain 1", "domain 2"]
+    assert [domain.name for domain in stream.unseen] == ["domain 3"]
+    homes = {
+        split.images.untyped_storage().data_ptr() for d in stream.tested for _, split in d.splits()
+    }
+    assert len(homes) == 1
+    for domain in stream.tested:
+        assert domain.train.labels.bincount().tolist() == [16, 8]
+        places = [
+            range(
+                split.images.storage_offset(), split.images.storage_offset() + split.images.numel()
+            )
+            for _, split in domain.splits()
+        ]
+        assert all(a.stop <= b.start for a, b in zip(places, places[1:], strict=False))
+    first, second = (domain.train.images for domain in stream.domains)
+    assert not torch.equal(first, second)
+
+
+def test_a_part_is_run_and_the_whole_follows() -> None:
+    config = configuration(["backbone=micro", "bottleneck=16", "device=cpu", "batch_size=8"], 2)
+    assert config.training.patience == config.training.epochs == 2
+    part = measured(TINY, config, 32, 2)
+    assert (part["stages"], part["epochs"], part["training_images"]) == (2, 2, 48)
+    assert len(part["epoch_seconds"]) == 4
+    assert part["gpu_busy"] is None or 0 <= part["gpu_busy"] <= 1
+    assert part["minutes"] < whole(part, TINY, 2) < whole(part, TINY, 20)
+
+
+def test_the_whole_of_a_known_machine() -> None:
+    """Ten seconds to start, five to warm up, an epoch of 4 s, 3 s beside the epochs of a stage."""
+    part = {
+        "stages": 2,
+        "epochs": 2,
+        "minutes": (10 + 5 + 2 * (2 * 4 + 3)) / 60,
+        "epoch_seconds": [9.0, 4.0, 4.0, 4.0],
+        "stage_seconds": [5 + 8 + 3.0, 8 + 3.0],
+    }
+    assert whole(part, TINY, 20) == pytest.approx((10 + 5 + 3 * (20 * 4 + 3)) / 60)
+    complete = part | {"stages": 3, "epoch_seconds": [9.0] + [4.0] * 5}
+    complete |= {"stage_seconds": [16.0, 11.0, 11.0], "minutes": (10 + 38) / 60}
+    assert whole(complete, TINY, 2) == pytest.approx(complete["minutes"])
+
+
+def test_busy_counts_from_the_moment_that_is_asked_for() -> None:
+    with BusyGpu() as gpu:
+        pass
+    gpu.samples = [(1.0, 0.0), (2.0, 0.5), (3.0, 1.0)]
+    assert gpu.share(2.0) == 0.75
+    assert gpu.share(4.0) is None

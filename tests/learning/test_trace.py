@@ -1,0 +1,135 @@
+"""Every step in numbers: what is kept is what the steps gave, and no step waits for it."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import torch
+from torch import Tensor
+
+from sodap.learning import Learner, Training
+from sodap.learning.step import Outcome, Step
+from sodap.learning.trace import Trace, TraceBuffer
+from sodap.streams import Stream
+
+CPU = torch.device("cpu")
+
+
+def scalar(value: float) -> Tensor:
+    return torch.tensor(value)
+
+
+def test_values_are_copied_at_once() -> None:
+    """A recorded step writes its losses to the same places at every replay."""
+    buffer = TraceBuffer(3, CPU)
+    loss, weight = scalar(0.0), scalar(0.0)
+    for step in range(3):
+        loss.fill_(step)
+        weight.fill_(10 + step)
+        buffer.add(4, {"ce": loss}, {"ce": weight})
+    trace = buffer.fetch(7)
+    assert trace.losses["ce"].tolist() == [0, 1, 2]
+    assert trace.weights["ce"].tolist() == [10, 11, 12]
+    assert trace.epoch.tolist() == [7, 7, 7]
+    assert trace.images.tolist() == [4, 4, 4]
+
+
+def test_keeping_a_step_asks_the_device_for_nothing() -> None:
+    """Tensors on `meta` have no values: whoever asks for one is told off."""
+    nowhere = torch.device("meta")
+    loss = torch.empty((), device=nowhere, requires_grad=True)
+    with pytest.raises(RuntimeError):
+        float(loss)
+    buffer = TraceBuffer(2, nowhere)
+    for _ in range(2):
+        buffer.add(4, {"ce": loss, "div": loss}, {"ce": loss})
+    (table,) = buffer.tables.values()
+    assert table.shape == (2, 3)
+
+
+def test_a_loss_that_comes_later() -> None:
+    buffer = TraceBuffer(3, CPU)
+    buffer.add(2, {"ce": scalar(1.0)}, {})
+    buffer.add(2, {"ce": scalar(2.0), "old": scalar(5.0)}, {})
+    buffer.add(1, {"ce": scalar(4.0), "old": scalar(8.0)}, {})
+    trace = buffer.fetch(1)
+    assert list(trace.losses) == ["ce", "old"]
+    assert trace.losses["old"].isnan().tolist() == [True, False, False]
+    assert trace.means() == {"ce": 10 / 5, "old": pytest.approx(18 / 3)}
+    assert buffer.broken(trace) == []
+    assert trace.weights == {}
+
+
+@pytest.mark.parametrize("bad", [float("nan"), float("inf")])
+def test_a_loss_that_is_no_number_is_told_from_one_that_is_not_there(bad: float) -> None:
+    buffer = TraceBuffer(2, CPU)
+    buffer.add(2, {"ce": scalar(1.0)}, {})
+    buffer.add(2, {"ce": scalar(1.0), "old": scalar(bad)}, {})
+    assert buffer.broken(buffer.fetch(1)) == ["old"]
+
+
+def test_epochs_one_after_the_other() -> None:
+    def epoch(number: int, **losses: float) -> Trace:
+        buffer = TraceBuffer(2, CPU)
+        for images in (3, 1):
+            buffer.add(images, {name: scalar(value) for name, value in losses.items()}, {})
+        return buffer.fetch(number)
+
+    both = Trace().then(epoch(1, ce=1.0)).then(epoch(2, ce=2.0, old=3.0))
+    assert len(both) == 4
+    assert both.epoch.tolist() == [1, 1, 2, 2]
+    assert both.images.tolist() == [3, 1, 3, 1]
+    assert both.losses["ce"].tolist() == [1, 1, 2, 2]
+    assert both.losses["old"].isnan().tolist() == [True, True, False, False]
+    again = Trace.from_tensors(both.tensors())
+    assert again.of(2).losses["old"].tolist() == [3, 3]
+    assert len(again.of(1, 2)) == 4
+    assert len(again.of()) == 0
+
+
+@pytest.mark.parametrize("method", ["residual-sodap", "sequential", "der++"])
+def test_a_stage_keeps_what_its_steps_gave(
+    method: str, stripes: Stream, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    told: list[tuple[int, dict[str, float], dict[str, float]]] = []
+    plain = Step.plain
+
+    def listen(self: Step, images: Tensor, labels: Tensor) -> Outcome:
+        outcome = plain(self, images, labels)
+        losses = {name: float(loss) for name, loss in outcome.losses.items()}
+        told.append((len(labels), losses, self.method.weights()))
+        return outcome
+
+    monkeypatch.setattr(Step, "plain", listen)
+    training = Training(epochs=2, patience=2, batch_size=16, lr=3e-3)  # batches of 16 and of 8
+    learner = Learner(stripes.classes, method=method, training=training, device="cpu")
+    for domain in stripes.domains:
+        told.clear()
+        progress = learner.learn(domain)
+        trace = progress.trace
+        assert trace.epoch.tolist() == [1, 1, 2, 2]
+        assert trace.images.tolist() == [16, 8, 16, 8] == [images for images, _, _ in told]
+        for kept, number in ((trace.losses, 1), (trace.weights, 2)):
+            assert {name for step in told for name in step[number]} == set(kept)
+            for name, values in kept.items():
+                expected = [step[number].get(name, np.nan) for step in told]
+                assert np.array_equal(values.numpy(), np.float32(expected), equal_nan=True)
+        for row in progress.history:
+            steps = [step for step, at in zip(told, trace.epoch, strict=True) if at == row["epoch"]]
+            assert row["steps"] == len(steps)
+            for name, mean in row["losses"].items():
+                had = [(images, losses[name]) for images, losses, _ in steps if name in losses]
+                sizes, values = zip(*had, strict=True)
+                assert mean == pytest.approx(np.average(values, weights=sizes), rel=1e-12)
+            assert row["weights"] == steps[-1][2], "the log has the weights at the epoch's end"
+    balanced = method == "residual-sodap"
+    assert bool(progress.trace.weights) == balanced
+    if balanced:
+        assert len({step[2]["ce"] for step in told}) == len(told), "weights move at every step"
+
+
+def test_what_was_switched_off_has_no_weights(stripes: Stream) -> None:
+    training = Training(epochs=1, patience=1, batch_size=16)
+    learner = Learner(stripes.classes, options={"uw": False}, training=training, device="cpu")
+    for domain in stripes.domains:
+        assert learner.learn(domain).trace.weights == {}
