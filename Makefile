@@ -40,7 +40,8 @@ test: check
 	$(BIN)/pytest -n auto
 
 bench: $(VENV)/.dev
-	$(BIN)/python -m benchmarks.cpu
+	$(BIN)/python -m benchmarks.cpu --record benchmarks/records/cpu.json
+	$(BIN)/python -m benchmarks.page
 
 clean:
 	rm -rf $(VENV) .mypy_cache .pytest_cache .ruff_cache

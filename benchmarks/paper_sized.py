@@ -68,17 +68,18 @@ def made(sizes: Sizes, side: int, stages: int) -> Stream:
     largest = max(sum(map(sum, domain.values())) for domain in sizes.counts)
     draw = torch.Generator().manual_seed(0)
     few = torch.randint(0, 256, (64, 3, side, side), dtype=torch.uint8, generator=draw)
-    bank = torch.empty(largest + len(sizes.counts), 3, side, side, dtype=torch.uint8)
+    bank = torch.empty(largest + 1 + len(sizes.counts), 3, side, side, dtype=torch.uint8)
     for at in range(0, len(bank), len(few)):
         bank[at : at + len(few)] = few[: len(bank) - at].roll(at, dims=-1)
     domains = []
-    for place, counts in enumerate(sizes.counts):
-        splits = {}
+    for number, counts in enumerate(sizes.counts, start=1):
+        place, splits = number, []
         for kind in KINDS:
             labels = torch.arange(len(sizes.classes)).repeat_interleave(torch.tensor(counts[kind]))
-            splits[kind] = Split(bank[place : place + len(labels)], labels)
+            splits.append(Split(bank[place : place + len(labels)], labels))
             place += len(labels)
-        domains.append(Domain(f"domain {len(domains) + 1}", **splits))
+        train, val, test = splits
+        domains.append(Domain(f"domain {number}", train, val, test))
     return Stream(
         sizes.name,
         sizes.classes,
@@ -143,17 +144,18 @@ def whole(part: Mapping[str, Any], sizes: Sizes, epochs: int) -> float:
     An epoch grows with its images. What a stage takes beside its epochs (drift, statistics, tests
     on all domains, files) does, too; only what comes before the first stage does not.
     """
-    stage_images = [sum(domain["train"]) for domain in sizes.counts]
+    stage_images: list[int] = [sum(domain["train"]) for domain in sizes.counts]
     learned = stage_images[: part["stages"]]
     each, rows = part["epochs"], list(part["epoch_seconds"])
     images = [count for count in learned for _ in range(each)]
-    start = part["minutes"] * 60 - sum(part["stage_seconds"])
+    start: float = part["minutes"] * 60 - sum(part["stage_seconds"])
     # The first epoch compiles; where there is no other, it has to stand for the rest.
     steady = list(zip(rows, images, strict=True))[1:] or [(rows[0], images[0])]
-    per_image = statistics.median(seconds / count for seconds, count in steady)
+    per_image: float = statistics.median(seconds / count for seconds, count in steady)
     warm_up = max(0.0, rows[0] - per_image * images[0])
-    beside = (sum(part["stage_seconds"]) - sum(rows)) / sum(learned)
-    return (start + warm_up + (per_image * epochs + beside) * sum(stage_images)) / 60
+    beside: float = (sum(part["stage_seconds"]) - sum(rows)) / sum(learned)
+    total: float = start + warm_up + (per_image * epochs + beside) * sum(stage_images)
+    return total / 60
 
 
 def main() -> None:

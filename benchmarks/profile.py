@@ -21,7 +21,6 @@ import torch
 from matplotlib import rc_context
 from matplotlib.figure import Figure
 from matplotlib.patches import Patch
-from torch.autograd import DeviceType
 from torch.profiler import ProfilerActivity, profile, record_function
 
 from benchmarks.figures import write
@@ -30,23 +29,30 @@ from sodap.prompting.prompter import Prompter, PromptPass
 from sodap.reporting.svg import STYLE
 
 KINDS = {
-    "attention": "#2f86d0",
-    "products": "#1b9e77",
-    "norm, pointwise": "#c9b458",
-    "prompter": "#d9660a",
-    "optimiser": "#b565a7",
-    "idle": "#e4e4e4",
+    "attention": ("a", "#2f86d0"),
+    "products": ("m", "#1b9e77"),
+    "norm, pointwise": ("n", "#c9b458"),
+    "prompter": ("p", "#d9660a"),
+    "optimiser": ("o", "#b565a7"),
+    "idle": (".", "#e4e4e4"),
 }
-"""And their colours. Idle is what lies between two kernels; on a processor, Python's own time."""
+"""Their letters in a record and their colours. Idle is what lies between two kernels; on a
+processor, Python's own time."""
 
-# What is neither of the two is pointwise, or a norm, or a copy.
-ATTENTION = re.compile(r"flash|fmha|attention|cudnn_generated_fort_native_sdpa", re.I)
-PRODUCTS = re.compile(r"gemm|gemv|cutlass|xmma|nvjet|splitk|conv|\b(add)?b?mm\b|mkldnn|dot\b", re.I)
+# Names of kernels, the first that fits; torch.compile's own carry the names of all they replaced.
+NAMES = {
+    "prompter": r"entmax",
+    "norm, pointwise": r"^triton_(poi|per|red)_",
+    "attention": r"flash|fmha|attention|sdpa",
+    "products": r"gemm|gemv|cutlass|xmma|nvjet|splitk|triton_tem|conv(?!ert)|mkldnn"
+    r"|\b(b?add)?b?mm\b",
+    "optimiser": r"adam",
+}
 
 STEP, PROMPTER = "step of the benchmark", "prompter of the benchmark"
-OPTIMISER = "Optimizer.step"
-RESOLUTION = 1000
-"""What is shorter than so many parts of a step is drawn with its neighbours."""
+OPTIMISER, BACKWARD = "Optimizer.step", "autograd::engine::evaluate_function"  # torch's names
+COLUMNS = 480
+"""Parts of a step in the picture; each shows the kind that took most of it."""
 
 
 @dataclass(frozen=True)
@@ -60,13 +66,8 @@ class Kernel:
 
 
 def kind_by_name(name: str) -> str:
-    if ATTENTION.search(name):
-        return "attention"
-    if PRODUCTS.search(name):
-        return "products"
-    if "adam" in name.lower():
-        return "optimiser"
-    return "prompter" if "entmax" in name.lower() else "norm, pointwise"
+    fits = (kind for kind, words in NAMES.items() if re.search(words, name, re.IGNORECASE))
+    return next(fits, "norm, pointwise")
 
 
 # ------------------------------------------------------------------ one step, watched
@@ -117,7 +118,7 @@ def watched(work: Callable[[], object], device: torch.device) -> list[Any]:
 
 
 def on_host(event: Any) -> bool:
-    return bool(event.device_type() == DeviceType.CPU)
+    return bool(event.device_type().name == "CPU")
 
 
 class Ranges:
@@ -145,11 +146,13 @@ def kernels_of(events: Sequence[Any]) -> list[Kernel]:
     host = sorted((e for e in events if on_host(e)), key=lambda e: e.start_ns())
     forward = Ranges(e for e in host if e.name() == PROMPTER)
     # Several operations may carry one number; the last of them is the one with a backward pass.
-    maker = {e.sequence_nr(): e for e in host if e.scope() == 0 and e.sequence_nr() >= 0}
+    maker = {e.sequence_nr(): e for e in operations(host) if e.sequence_nr() >= 0}
     backward = Ranges(
         e
         for e in host
-        if e.scope() == 1 and e.sequence_nr() in maker and maker[e.sequence_nr()] in forward
+        if e.name().startswith(BACKWARD)
+        and e.sequence_nr() in maker
+        and maker[e.sequence_nr()] in forward
     )
     optimiser = Ranges(e for e in host if e.name().startswith(OPTIMISER))
 
@@ -160,30 +163,53 @@ def kernels_of(events: Sequence[Any]) -> list[Kernel]:
             return "prompter"
         return kind_by_name(name)
 
-    on_device = [e for e in events if not on_host(e) and not is_annotation(e)]
+    # The profiler repeats the host's ranges on the GPU's side; they are no work.
+    on_device = [e for e in events if not on_host(e) and not e.is_user_annotation()]
     if not on_device:
-        return [kernel(e, kind(e.name(), e)) for e in leaves(host)]
-    operations = {e.correlation_id(): e for e in host if e.correlation_id() > 0}
+        return [  # without a GPU the host's operations are the work
+            Kernel(e.name(), start / 1e3, (end - start) / 1e3, kind(e.name(), e))
+            for e, start, end in innermost(host)
+        ]
+    # Calls of the driver have numbers of their own; they are linked to an operation themselves.
+    numbered = {e.correlation_id(): e for e in host if e.linked_correlation_id() == 0}
     return [
-        kernel(e, kind(e.name(), operations.get(e.linked_correlation_id())))
+        kernel(e, kind(e.name(), numbered.get(e.linked_correlation_id())))
         for e in sorted(on_device, key=lambda e: e.start_ns())
     ]
 
 
-def is_annotation(event: Any) -> bool:
-    """The profiler repeats the host's ranges on the GPU's side; they are no work."""
-    name = event.name()
-    return name in (STEP, PROMPTER) or name.startswith((OPTIMISER, "Optimizer.zero_grad"))
+def operations(host: Sequence[Any]) -> list[Any]:
+    """What does something, and is no frame around it."""
+    return [
+        e
+        for e in host
+        if e.scope() == 0 and not e.is_user_annotation() and not e.name().startswith(BACKWARD)
+    ]
 
 
-def leaves(host: Sequence[Any]) -> list[Any]:
-    """Operations that call no other, in order of time."""
-    found: list[Any] = []
-    for event in host:
-        if found and event.start_ns() < found[-1].end_ns():
-            found.pop()  # it calls this one
-        found.append(event)
-    return [e for e in found if not is_annotation(e) and e.scope() != 1]
+def innermost(host: Sequence[Any]) -> list[tuple[Any, int, int]]:
+    """Which operation the processor was in, from when to when; the called one before its caller."""
+    found: list[tuple[Any, int, int]] = []
+    stack: list[Any] = []
+    now = 0
+
+    def until(end: int) -> None:
+        nonlocal now
+        while stack and now < end:
+            stop = min(end, stack[-1].end_ns())
+            if stop > now:
+                found.append((stack[-1], now, stop))
+                now = stop
+            if stack[-1].end_ns() <= end:
+                stack.pop()
+        now = max(now, end)
+
+    every = operations(host)
+    for event in every:
+        until(event.start_ns())
+        stack.append(event)
+    until(max(e.end_ns() for e in every))
+    return found
 
 
 def kernel(event: Any, kind: str) -> Kernel:
@@ -217,33 +243,31 @@ def profiled(contender: Contender) -> dict[str, Any]:
 
 
 def summed(kernels: Sequence[Kernel]) -> dict[str, Any]:
-    """Milliseconds per kind, and spans of one kind: its number, start and length in microseconds.
+    """Milliseconds per kind, and the step as a line of letters, one a column.
 
     Where two kernels overlap, the time belongs to the one that began first.
     """
-    sums = dict.fromkeys(KINDS, 0.0)
     start = now = kernels[0].start
-    end = max(each.start + each.length for each in kernels)
-    spans: list[list[float]] = []
-    names = list(KINDS)
+    length = max(each.start + each.length for each in kernels) - start
+    columns = [dict.fromkeys(KINDS, 0.0) for _ in range(COLUMNS)]
+
+    def spend(kind: str, begin: float, end: float) -> None:
+        """Share a span of time out over the columns that it reaches into."""
+        first, last = ((t - start) / length * COLUMNS for t in (begin, end))
+        for at in range(int(first), min(int(last) + 1, COLUMNS)):
+            columns[at][kind] += (min(last, at + 1) - max(first, at)) * length / COLUMNS
+
     for each in kernels:
-        begin, until = max(each.start, now), each.start + each.length
-        if until <= now:
-            continue
-        sums["idle"] += begin - now
-        sums[each.kind] += until - begin
-        number = names.index(each.kind)
-        gap = begin - start - sum(spans[-1][1:]) if spans else 0.0
-        if spans and spans[-1][0] == number and gap < (end - start) / RESOLUTION:
-            spans[-1][2] = until - start - spans[-1][1]
-        else:
-            spans.append([number, begin - start, until - begin])
-        now = until
+        begin, end = max(each.start, now), each.start + each.length
+        if end > now:
+            spend("idle", now, begin)
+            spend(each.kind, begin, end)
+            now = end
     return {
-        "watched_milliseconds": round((end - start) / 1e3, 3),
+        "watched_milliseconds": round(length / 1e3, 3),
         "kernels": len(kernels),
-        "sums": {kind: round(total / 1e3, 4) for kind, total in sums.items()},
-        "spans": [[int(n), round(begin, 1), round(length, 1)] for n, begin, length in spans],
+        "sums": {kind: round(sum(c[kind] for c in columns) / 1e3, 4) for kind in KINDS},
+        "line": "".join(KINDS[max(column, key=column.__getitem__)][0] for column in columns),
     }
 
 
@@ -258,15 +282,14 @@ def picture(record: dict[str, Any]) -> Figure:
         axes = figure.add_subplot(facecolor="white")
         for row, (name, step) in enumerate(steps.items()):
             length = step["watched_milliseconds"]
-            axes.broken_barh([(0, length)], (row - 0.3, 0.6), color=KINDS["idle"], linewidth=0)
-            least = 1e3 * length / RESOLUTION
-            for number, (kind, colour) in enumerate(KINDS.items()):
-                pieces = [
-                    (begin / 1e3, max(span, least) / 1e3)
-                    for n, begin, span in step["spans"]
-                    if n == number and kind != "idle"
-                ]
-                axes.broken_barh(pieces, (row - 0.3, 0.6), color=colour, linewidth=0)
+            for letter, colour in KINDS.values():
+                axes.broken_barh(
+                    [(at * length, share * length) for at, share in runs(step["line"], letter)],
+                    (row - 0.3, 0.6),
+                    color=colour,
+                    linewidth=0,
+                    antialiased=False,
+                )
             idle = step["sums"]["idle"] / length
             axes.text(
                 0, row - 0.36, f"{name}: {length:.1f} ms, {idle:.0%} idle", va="bottom", size=9
@@ -277,12 +300,18 @@ def picture(record: dict[str, Any]) -> Figure:
         axes.set_xlim(0, max(step["watched_milliseconds"] for step in steps.values()))
         axes.set_xlabel("milliseconds")
         figure.legend(
-            handles=[Patch(color=colour, label=kind) for kind, colour in KINDS.items()],
+            handles=[Patch(color=colour, label=kind) for kind, (_, colour) in KINDS.items()],
             loc="outside upper center",
             ncols=len(KINDS),
             fontsize=9,
         )
     return figure
+
+
+def runs(line: str, letter: str) -> Iterator[tuple[float, float]]:
+    """Where a letter stands, and how long in one go, in parts of the line."""
+    for found in re.finditer(f"{re.escape(letter)}+", line):
+        yield found.start() / len(line), len(found.group()) / len(line)
 
 
 def draw(record: dict[str, Any], path: Path) -> None:

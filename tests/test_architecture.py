@@ -27,6 +27,8 @@ FLOORS = {
     "streams": 1,
     "evaluation": 1,
     "storage": 0,
+    "plugins": 0,
+    "memory": 0,
     "randomness": 0,
     "errors": -1,
     "version": -1,

@@ -191,3 +191,21 @@ def test_compiled_rows_agree() -> None:
     torch.testing.assert_close(
         found, learned(plain.along_cls, images, editor), rtol=1e-4, atol=1e-4
     )
+
+
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="no GPU here")
+def test_a_gpu_finds_the_same_row_and_never_waits(network: FrozenViT) -> None:
+    images, editor = images_for(network), Editor(network)
+    expected = learned(network.along_cls, images, editor)
+    network, images, editor = network.cuda(), images.cuda(), editor.cuda()
+    runs: list[Run] = [network.along_cls, network]
+    values = [run(images, cls=editor.cls).detach() for run in runs]
+    torch.testing.assert_close(values[0], values[1], rtol=0, atol=1e-6)
+    target = torch.linspace(-1, 1, network.width, device="cuda")
+    torch.cuda.set_sync_debug_mode("error")
+    try:
+        off = network.along_cls(images, cls=editor.cls) - target
+        (gradient,) = torch.autograd.grad(off.square().sum(), [editor.weight])
+    finally:
+        torch.cuda.set_sync_debug_mode("default")
+    assert (gradient.cpu() - expected[1]).norm() < 1e-3 * expected[1].norm()

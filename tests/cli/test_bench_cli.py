@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from tests.reporting.made_runs import a_record, write
 
 SODAP = Path(sys.executable).parent / "sodap"
 
@@ -72,6 +73,17 @@ def test_a_mistake_is_one_sentence_and_exit_2(
     assert words in found.stderr
     assert found.stderr.count("\n") == 1
     assert not list(tmp_path.iterdir())
+
+
+def test_a_table_warns_of_a_row_of_two_settings(tmp_path: Path) -> None:
+    for seed in range(2):
+        record = a_record("ridge", seed, 0.9)
+        record["config"]["training"] = {"epochs": seed}
+        write(tmp_path / f"s{seed}" / "record.json", record)
+    found = call("table", ".", cwd=tmp_path)
+    assert found.returncode == 0
+    words = "sodap: warning: the runs of ridge on weather differ in training.epochs\n"
+    assert found.stderr == words
 
 
 @pytest.mark.slow

@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-from itertools import permutations
 from typing import Any, cast
 
 import numpy as np
-import pytest
 import torch
 from sklearn.neighbors import NearestCentroid
 from tests.conftest import make_stream
@@ -16,7 +14,7 @@ from sodap.backbones import build_backbone
 from sodap.learning import Learner
 from sodap.methods import NearestClassMean, build_method
 from sodap.randomness import Randomness
-from sodap.streams import Domain, MissingClassWarning, Split, Stream
+from sodap.streams import Stream
 
 
 def ncm(classes: int = 3, **options: Any) -> NearestClassMean:
@@ -94,49 +92,3 @@ def test_probabilities_are_those_of_bayes_for_round_classes() -> None:
     squared = (point - centres).square().sum(1)
     expected = (-squared / (2 * 0.5**2)).softmax(0)
     torch.testing.assert_close(found, expected, rtol=0, atol=0.05)
-
-
-@pytest.mark.parametrize("distance", ["cosine", "euclid"])
-def test_the_order_of_domains_leaves_no_trace(distance: str) -> None:
-    stream = make_stream(domains=3, classes=3)
-    method = ncm(distance=distance)
-    seen = []
-    for domain in stream.domains:
-        images = method.backbone.prepare(domain.train.images)
-        seen.append((method.features(images), domain.train.labels))
-    heads = []
-    for order in permutations(range(3)):
-        other = ncm(distance=distance)
-        for index in order:
-            other.take_in(*seen[index])
-        heads.append(other.solve())
-    for weight, bias in heads[1:]:
-        torch.testing.assert_close(weight, heads[0][0], rtol=1e-8, atol=1e-8)
-        torch.testing.assert_close(bias, heads[0][1], rtol=1e-8, atol=1e-8)
-
-
-def without(domain: Domain, absent: int) -> Domain:
-    kept = domain.train.labels != absent
-    train = Split(domain.train.images[kept], domain.train.labels[kept])
-    return Domain(domain.name, train, domain.val, domain.test)
-
-
-@pytest.mark.parametrize("distance", ["cosine", "euclid"])
-def test_a_class_never_seen_is_never_predicted(distance: str, stripes: Stream) -> None:
-    learner = Learner(stripes.classes, method="ncm", options={"distance": distance}, device="cpu")
-    images = stripes.domains[0].test.images
-    with pytest.warns(MissingClassWarning):
-        learner.learn(without(stripes.domains[0], 1))
-    before = learner.predict(images).probabilities
-    assert (before[:, 1] == 0).all()
-    assert before.isfinite().all()
-    # Once it is seen, in whatever domain, it can be predicted.
-    learner.learn(stripes.domains[1])
-    assert (learner.predict(images).probabilities[:, 1] > 0).any()
-
-
-def test_one_image_a_class_is_enough(stripes: Stream) -> None:
-    domain = stripes.domains[0]
-    learner = Learner(stripes.classes, method="ncm", device="cpu")
-    learner.learn(Domain("few", domain.train.take(3), domain.val, domain.test))
-    assert learner.predict(domain.train.images[:3]).labels == list(stripes.classes)

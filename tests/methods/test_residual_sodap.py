@@ -349,3 +349,24 @@ def test_along_the_cls_row_it_learns() -> None:
     history = learner.learn(THREE.domains[0]).history
     assert history[-1]["losses"]["ce"] < 0.5 * history[0]["losses"]["ce"]
     assert learner.evaluate(THREE.domains[0]).accuracy > 0.8
+
+
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="no GPU here")
+@pytest.mark.filterwarnings("ignore:The .grad attribute")  # torch looks at its own tensors
+def test_along_the_cls_row_a_recorded_step_is_the_plain_one() -> None:
+    """As a CUDA graph and compiled: the same learner in the end, up to rounding."""
+    stream = make_stream(domains=2, count=100)  # six full batches and a rest
+    found = []
+    for changes in ({"record_steps": False}, {"record_steps": True}, {"compile": True}):
+        learner = Learner(
+            stream.classes,
+            training=TRAINING.model_copy(update={"lr": 3e-3, **changes}),
+            options={"bottleneck": 32, "pool_size": 12, "capacity": 64, "backprop": "cls_row"},
+            device="cuda",
+            precision="fp32",
+        )
+        for domain in stream.domains:
+            learner.learn(domain)
+        found.append(learner.predict(stream.domains[0].test.images).probabilities)
+    torch.testing.assert_close(found[1], found[0], rtol=0, atol=2e-3)
+    torch.testing.assert_close(found[2], found[0], rtol=0, atol=2e-2)

@@ -2,14 +2,11 @@
 
 from __future__ import annotations
 
-from itertools import accumulate, pairwise, permutations
 from typing import Any, cast
 
 import numpy as np
 import pytest
 import torch
-from hypothesis import given, settings
-from hypothesis import strategies as st
 from numpy.typing import NDArray
 from sklearn.discriminant_analysis import LinearDiscriminantAnalysis
 from torch import Tensor
@@ -19,7 +16,7 @@ from sodap.errors import SodapError
 from sodap.learning import Learner
 from sodap.methods import StreamingLDA, build_method
 from sodap.randomness import Randomness
-from sodap.streams import Domain, MissingClassWarning, Split, Stream
+from sodap.streams import Stream
 
 
 @pytest.fixture(scope="module")
@@ -100,51 +97,6 @@ def test_the_learner_applies_this_head(stripes: Stream) -> None:
         found = learner.method(backbone.prepare(test)).numpy()
     weight, bias = by_hand(features, labels.numpy(), 3, 0.1)
     np.testing.assert_allclose(found, queries @ weight.T + bias, rtol=1e-3, atol=1e-2)
-
-
-@settings(max_examples=10, deadline=None)
-@given(sizes=st.lists(st.integers(1, 40), min_size=2, max_size=4), seed=st.integers(0, 99))
-def test_the_order_of_domains_leaves_no_trace(sizes: list[int], seed: int) -> None:
-    backbone = build_backbone()
-    features, labels = drawn(backbone, seed, 6 * (sum(sizes) // 6 + 1))
-    bounds = [0, *accumulate(sizes[:-1]), len(labels)]  # the last part takes what is left
-    parts = [(features[low:high], labels[low:high]) for low, high in pairwise(bounds)]
-    heads = []
-    for order in list(permutations(parts))[:6]:
-        method = slda(backbone, shrinkage=1e-2)
-        for part in order:
-            method.take_in(*part)
-        heads.append(method.solve())
-    for weight, bias in heads[1:]:
-        torch.testing.assert_close(weight, heads[0][0], rtol=1e-8, atol=1e-8)
-        torch.testing.assert_close(bias, heads[0][1], rtol=1e-8, atol=1e-8)
-
-
-def without(domain: Domain, absent: int) -> Domain:
-    kept = domain.train.labels != absent
-    train = Split(domain.train.images[kept], domain.train.labels[kept])
-    return Domain(domain.name, train, domain.val, domain.test)
-
-
-@pytest.mark.parametrize("priors", ["uniform", "counts"])
-def test_a_class_never_seen_is_never_predicted(priors: str, stripes: Stream) -> None:
-    learner = Learner(stripes.classes, method="slda", options={"priors": priors}, device="cpu")
-    images = stripes.domains[0].test.images
-    with pytest.warns(MissingClassWarning):
-        learner.learn(without(stripes.domains[0], 1))
-    before = learner.predict(images).probabilities
-    assert (before[:, 1] == 0).all()
-    assert before.isfinite().all()
-    learner.learn(stripes.domains[1])
-    assert (learner.predict(images).probabilities[:, 1] > 0).any()
-
-
-def test_classes_without_scatter_are_told_apart(stripes: Stream) -> None:
-    """One image a class has no covariance: a round one takes its place."""
-    domain = stripes.domains[0]
-    learner = Learner(stripes.classes, method="slda", device="cpu")
-    learner.learn(Domain("few", domain.train.take(3), domain.val, domain.test))
-    assert learner.predict(domain.train.images[:3]).labels == list(stripes.classes)
 
 
 def test_a_covariance_that_cannot_be_inverted_is_not_offered(backbone: FrozenViT) -> None:

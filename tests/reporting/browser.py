@@ -90,7 +90,7 @@ class Browser:
     """For the page and for what the browser keeps."""
 
     def show(self, page: str, *, dark: bool = False, steps: str = "[]") -> Shown:
-        """Open a page in every width; `steps` is a list, in JavaScript, of functions of the page."""
+        """Open a page in every width; `steps` is a list of functions of the page, in JavaScript."""
         frames = "".join(
             f'<iframe style="border: 0; width: {width}px; height: 900px" '
             f'srcdoc="{html.escape(page)}"></iframe>'

@@ -188,14 +188,20 @@ def show_report(report: Report) -> None:
 
 
 def _counts(report: Report) -> Table:
-    """A line a class, however many there are: so the table is as narrow with ten as with two."""
+    """A line a class: the table is as narrow with fifty classes as with two."""
+    from sodap.streams.splits import SPLITS
+
     table = Table(title=escape(f"{report.name}: images"), title_justify="left")
     for name in ("domain", "class"):
         table.add_column(name, overflow="fold")
-    for name in ("train", "val", "test", "all"):
+    for name in (*SPLITS, "all"):
         table.add_column(name, justify="right", no_wrap=True)
     for domain in dict.fromkeys(domain for domain, _ in report.counts):
-        found = [report.counts[domain, split] for split in ("train", "val", "test")]
-        lines = {label: [each[label] for each in found] for label in report.classes}
-        lines["[bold]all[/]"] = ...
+        splits = [report.counts[domain, kind] for kind in SPLITS]
+        lines = [(label, [found[label] for found in splits]) for label in report.classes]
+        lines.append(("all", [found.total() for found in splits]))
+        for number, (label, counts) in enumerate(lines):
+            cells = map(str, (*counts, sum(counts)))
+            table.add_row("" if number else escape(domain), escape(label), *cells)
+        table.add_section()
     return table

@@ -6,6 +6,7 @@ import torch
 from lightning.fabric import Fabric
 from torch import Tensor
 
+from sodap.learning.precision import tensor_cores
 from sodap.methods import Method
 
 WORTH_RECORDING = 3
@@ -47,7 +48,7 @@ class Forward:
         return self.logits
 
     def plain(self, images: Tensor) -> Tensor:
-        with self.fabric.autocast():
+        with tensor_cores(self.fabric), self.fabric.autocast():
             logits: Tensor = self.method(self.method.backbone.prepare(images))
         return logits
 

@@ -142,7 +142,8 @@ class Learner:
         if isinstance(data, Domain):
             data.check_classes(self.classes)
         split = data.test if isinstance(data, Domain) else data
-        return Scores(evaluate(self.method, split, self.fabric))
+        record = self.training.record_steps
+        return Scores(evaluate(self.method, split, self.fabric, record=record))
 
     @torch.inference_mode()
     def predict(self, images: Tensor | str | Path | Sequence[str | Path]) -> Prediction:

@@ -72,7 +72,7 @@ def learn_stage(
         trace = train_epoch(step, stage, epoch, on_batch)
         seconds = time.perf_counter() - began
 
-        matrix = evaluate(method, stage.domain.val, fabric)
+        matrix = evaluate(method, stage.domain.val, fabric, record=training.record_steps)
         score = macro_f1(matrix)
         progress.epoch = epoch
         if score > progress.best_score:
@@ -144,9 +144,12 @@ def end_stage(method: Method, stage: Stage, training: Training, fabric: Fabric) 
 
 
 @torch.inference_mode()
-def evaluate(method: Method, split: Split, fabric: Fabric) -> NDArray[np.int64]:
+def evaluate(
+    method: Method, split: Split, fabric: Fabric, *, record: bool = True
+) -> NDArray[np.int64]:
     """Confusion matrix `[C, C]` of a split, rows = truth."""
-    forward = Forward(method, fabric, EVALUATION_BATCH, len(split) // EVALUATION_BATCH)
+    full = len(split) // EVALUATION_BATCH
+    forward = Forward(method, fabric, EVALUATION_BATCH, full, record=record)
     batches = Batches(split, EVALUATION_BATCH, fabric.device)
     found = [forward(images).argmax(-1) for images, _ in batches]
     return confusion_matrix(split.labels, torch.cat(found).cpu(), method.classes)

@@ -18,6 +18,7 @@ from torch.optim import AdamW, Optimizer
 
 from sodap.balancing import UncertaintyWeighting
 from sodap.errors import SodapError
+from sodap.learning.precision import tensor_cores
 from sodap.methods import Method
 
 WARM_UP = 3
@@ -99,11 +100,12 @@ class Step:
 
     def plain(self, images: Tensor, labels: Tensor) -> Outcome:
         method, fabric = self.method, self.fabric
-        with fabric.autocast():
-            losses = method.losses(method.view(images, self.views), labels, self.draws)
-            total = method.total(losses)
-        self.optimizer.zero_grad(set_to_none=True)
-        fabric.backward(total)
+        with tensor_cores(fabric):
+            with fabric.autocast():
+                losses = method.losses(method.view(images, self.views), labels, self.draws)
+                total = method.total(losses)
+            self.optimizer.zero_grad(set_to_none=True)
+            fabric.backward(total)
         method.before_step()
         self.optimizer.step()
         method.after_step()

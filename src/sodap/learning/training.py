@@ -20,7 +20,8 @@ class Training(BaseModel):
     lr: float = Field(1e-3, gt=0, le=10, description="learning rate at the start of a stage")
     weight_decay: float = Field(0.01, ge=0, description="AdamW's decay, on matrices only")
     record_steps: bool = Field(
-        True, description="on a GPU, record a step once a stage and replay it (a CUDA graph)"
+        True,
+        description="on a GPU, record steps and predictions once and replay them (a CUDA graph)",
     )
     compile: bool = Field(
         False, description="fuse the network with torch.compile: a minute to start, then faster"

@@ -116,6 +116,10 @@ class ResidualSodap(Method):
         features: Tensor = through(images, cls=prompts.cls, norm=c.feature_norm)
         return features.float(), prompts
 
+    def compile_parts(self) -> None:
+        super().compile_parts()
+        self.prompter.compile_visits()
+
     def forward(self, images: Tensor) -> Tensor:
         logits: Tensor = self.head(self.features(images)[0])
         return logits

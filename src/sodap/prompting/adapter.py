@@ -8,6 +8,7 @@ from torch.nn import functional as F
 
 from sodap.prompting.enhancer import QueryEnhancer
 from sodap.prompting.memory import Recall
+from sodap.prompting.visit import Maps
 
 
 class Adapter(nn.Module):
@@ -51,6 +52,26 @@ class Adapter(nn.Module):
             last=(self.enhancer.W2 @ self.W_down,)
             if bottleneck < 2 * width
             else (self.enhancer.W2, self.W_down),
+        )
+
+    def maps(self, context: Tensor, recall: Recall, prompts: Tensor, keys: Tensor) -> Maps:
+        """The same for `sodap.prompting.visit`, with the memory's questions and the pool's keys."""
+        way = self.way(context, recall, prompts)
+        assert self.enhancer is not None
+        assert way.start is not None
+        assert way.told is not None
+        return Maps(
+            ask=torch.cat([recall.questions.mT, way.down], dim=1),
+            totals=recall.questions.sum(1),
+            offsets=recall.offsets,
+            start=way.start,
+            told=way.told,
+            gain=self.enhancer.norm.weight,
+            shift=self.enhancer.norm.bias,
+            keys=keys,
+            up=way.up,
+            inner=way.last[0],
+            outer=way.last[1] if len(way.last) > 1 else None,
         )
 
 

@@ -10,6 +10,8 @@ from sodap.prompting.losses import diversity_loss, norm_loss
 from sodap.prompting.memory import MemoryBank
 from sodap.prompting.pool import Merge, PromptPool
 from sodap.prompting.routing import Combination, Router, Routing, Selection, unit
+from sodap.prompting.segments import Segments
+from sodap.prompting.visit import Look, LookBack, Rules, Visits, look, look_back
 
 Context = Literal["cls", "patch_mean"]
 PerLayer = Literal["none", "adapters", "all"]
@@ -65,6 +67,7 @@ class Prompter(nn.Module):
         self.depth = depth
         self.context = context
         self.prefix_tokens = prefix_tokens
+        self.looks: tuple[Look, LookBack] = (look, look_back)
         self.router = Router(selection, combination, alpha, temperature, residual)
         self.pool = PromptPool(
             bottleneck,
@@ -106,6 +109,17 @@ class Prompter(nn.Module):
         if self.context == "cls":
             return tokens[:, 0]
         return tokens[:, self.prefix_tokens :].mean(1)
+
+    def rules(self, segments: Segments) -> Rules:
+        """How layers visit the pool while it is partitioned like this."""
+        router = self.router
+        alpha = router.alpha if router.selection == "entmax" else 1.0
+        assert self.memory is not None
+        return Rules(self.memory.heads, segments, alpha, router.temperature, *self.looks)
+
+    def compile_visits(self) -> None:
+        """Let torch.compile fuse a visit, both ways, from now on."""
+        self.looks = (torch.compile(look), torch.compile(look_back))
 
     def usage(self, pass_: "PromptPass") -> Tensor:
         """Batch mean of the weights over the whole pool, one distribution per layer: ``[L, N]``."""
@@ -160,6 +174,7 @@ class PromptPass:
             self.recall = None if memory is None else memory.recall()
         self.context: Tensor  # [B, D], from layer 0 on
         self.ways: dict[int, Way] = {}  # by adapter
+        self.visits: dict[int, Visits] = {}  # by adapter
         self.routings: list[Routing] = []
         self.queries: list[Tensor] = []  # [B, D] each, detached
         self.attentions: list[Tensor] = []  # [B, H, M] each, detached; none without a memory
@@ -182,26 +197,50 @@ class PromptPass:
         dtype = prompter.adapter(layer).W_down.dtype
         if layer == 0:
             self.context = prompter.global_context(tokens).to(dtype)
-        copy = layer if len(self.keys) > 1 else 0
-        way = self._way(layer, copy)
         query = tokens[:, 0].to(dtype)
+        self.queries.append(query.detach())
+        if self.recall is None or torch.compiler.is_compiling():
+            return self._step_by_step(layer, query)
+        prompted, weights, attention = self._visits(layer)(layer, query)
+        self.routings.append(Routing(weights, self.partition))
+        self.attentions.append(attention)
+        return prompted
+
+    def _step_by_step(self, layer: int, query: Tensor) -> Tensor:
+        """The plain form of a visit, which autograd and compilers can look into."""
+        way = self._way(layer)
         attention = None if self.recall is None else self.recall.attend(query)
         compressed = way.compress(query, attention)
-        routing = prompter.router.route(compressed, self.keys[copy], self.partition)
+        routing = self.prompter.router.route(
+            compressed, self.keys[self._copy(layer)], self.partition
+        )
         self.routings.append(routing)
-        self.queries.append(query.detach())
         if attention is not None:
             self.attentions.append(attention.detach())
         return way.inject(query, routing.weights)
 
-    def _way(self, layer: int, copy: int) -> Way:
+    def _copy(self, layer: int) -> int:
+        return layer if len(self.keys) > 1 else 0
+
+    def _way(self, layer: int) -> Way:
         """Of an adapter that all layers share there is one."""
         index = layer if len(self.prompter.adapters) > 1 else 0
         if index not in self.ways:
             adapter = self.prompter.adapter(layer)
-            prompts = self.prompts[copy].to(adapter.W_up.dtype)
+            prompts = self.prompts[self._copy(layer)].to(adapter.W_up.dtype)
             self.ways[index] = adapter.way(self.context, self.recall, prompts)
         return self.ways[index]
+
+    def _visits(self, layer: int) -> Visits:
+        """Of an adapter that all layers share there is one series of visits."""
+        index = layer if len(self.prompter.adapters) > 1 else 0
+        if index not in self.visits:
+            assert self.recall is not None
+            adapter, copy = self.prompter.adapter(layer), self._copy(layer)
+            prompts = self.prompts[copy].to(adapter.W_up.dtype)
+            maps = adapter.maps(self.context, self.recall, prompts, self.keys[copy])
+            self.visits[index] = Visits(maps, self.prompter.rules(self.partition.segments))
+        return self.visits[index]
 
 
 def _check(name: str, value: str, allowed: tuple[str, ...]) -> None:

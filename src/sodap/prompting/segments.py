@@ -102,19 +102,25 @@ class _SegmentedEntmax(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
-        weights, *rest = ctx.saved_tensors
-        segments = Segments(*rest)
-        fused = None if torch.is_grad_enabled() else kernels(weights, ctx.alpha)
-        if fused is not None:
-            found = fused.backward(weights, grad, ctx.temperature, segments.slot, segments.leads)
-        else:
-            slope = slope_of(weights, ctx.alpha)
-            pull = slope * grad
-            pulls, slopes = segments.sums(torch.stack([pull, slope]))
-            # A segment's slopes add up to at least 1; those of no segment are all 0.
-            mean = (pulls / slopes.clamp(min=0.5)).to(slope.dtype)
-            found = pull.addcmul(slope, mean, value=-1) / ctx.temperature
-        return found, *(None,) * (len(rest) + 2)
+        weights, *segments = ctx.saved_tensors
+        found = entmax_gradient(weights, grad, Segments(*segments), ctx.alpha, ctx.temperature)
+        return found, *(None,) * (len(segments) + 2)
+
+
+def entmax_gradient(
+    weights: Tensor, grad: Tensor, segments: Segments, alpha: float, temperature: float
+) -> Tensor:
+    """What the scores get from the gradient of the weights; all ``[B, N]``."""
+    fused = None if torch.is_grad_enabled() else kernels(weights, alpha)
+    if fused is not None:
+        found: Tensor = fused.backward(weights, grad, temperature, segments.slot, segments.leads)
+        return found
+    slope = slope_of(weights, alpha)
+    pull = slope * grad
+    pulls, slopes = segments.sums(torch.stack([pull, slope]))
+    # A segment's slopes add up to at least 1; those of no segment are all 0.
+    mean = (pulls / slopes.clamp(min=0.5)).to(slope.dtype)
+    return pull.addcmul(slope, mean, value=-1) / temperature
 
 
 def _thresholds_of_squares(z: Tensor, segments: Segments) -> Tensor:

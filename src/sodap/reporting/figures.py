@@ -251,9 +251,10 @@ def losses_by_step(rows: Sequence[Row], traces: Mapping[int, Trace], size: int =
         middles = []
         for stage, trace in traces.items():
             for axes, columns in zip(figure.axes, (trace.losses, trace.weights), strict=False):
-                for term, values in columns.items():
-                    x, y = group_means(values.numpy(), size)
-                    colour = METHOD_COLOURS[terms.index(term) % len(METHOD_COLOURS)]
+                for term, colour in zip(terms, cycle(METHOD_COLOURS), strict=False):
+                    if term not in columns:
+                        continue
+                    x, y = group_means(columns[term].numpy(), size)
                     faint = 0.55 if axes is figure.axes[0] else 1.0  # dots lie upon it
                     axes.plot(first + x, y, lw=0.9, alpha=faint, color=colour, label=f"_{term}")
                 if first > 1:

@@ -30,8 +30,10 @@ def rows_of(
     """Method, seeds, a cell a metric, and the difference in the first metric to `against`."""
     best = {metric.key: table.best(metric) for metric in metrics}
     others = [method for method in table.methods if method != against]
-    found = claims([(table, m, against, metrics[0].key) for m in others]) if against else []
-    gaps = dict(zip(others, found, strict=False))
+    gaps: dict[str, Claim | None] = {}
+    if against is not None:
+        found = claims([(table, method, against, metrics[0].key) for method in others])
+        gaps = dict(zip(others, found, strict=True))
     rows: list[list[Cell]] = []
     for method in table.methods:
         row = [(method, False), (str(len(table.seeds(method))), False)]

@@ -16,7 +16,7 @@ from sodap.reporting.lead import lead
 from sodap.reporting.runs import ShownRun
 from sodap.reporting.sections import sections_of
 from sodap.reporting.sections.comparison import comparison_sections
-from sodap.reporting.svg import STYLE, to_svg
+from sodap.reporting.svg import PLACED, lay_out, to_svg
 from sodap.reporting.words import plural
 from sodap.storage import write_bytes
 from sodap.version import __version__
@@ -80,10 +80,10 @@ def _opening(runs: Sequence[ShownRun]) -> str:
 
 
 def _png(drawing: Drawing) -> bytes:
-    """On white, for slides and papers."""
-    drawing.figure.set_layout_engine("none")  # things stay where the SVG has put them
+    """On white, for slides and papers; things lie where the SVG has them."""
+    lay_out(drawing.figure)
     buffer = io.BytesIO()
-    with rc_context(STYLE):
+    with rc_context(PLACED):
         drawing.figure.savefig(buffer, format="png", dpi=DOTS_PER_INCH, facecolor="white")
     return buffer.getvalue()
 

@@ -8,6 +8,7 @@ from html import escape
 from typing import Any
 
 from matplotlib import rc_context
+from matplotlib.backends.backend_svg import FigureCanvasSVG
 from matplotlib.figure import Figure
 
 # Text and axes are drawn in this almost black; on the page they take the colour of its text.
@@ -34,6 +35,25 @@ STYLE: dict[Any, Any] = {
     "svg.fonttype": "none",  # text stays text: small files that can be searched and read aloud
 }
 
+PLACED = {**STYLE, "figure.constrained_layout.use": False}
+"""The same for figures that are laid out: nothing moves when they are saved."""
+
+
+def lay_out(figure: Figure) -> None:
+    """Find a place for everything, once and for all: each format would else draw the figure twice.
+
+    What was laid out before stays where it is.
+    """
+    engine = figure.get_layout_engine()
+    if engine is None:
+        return
+    dots = figure.dpi
+    FigureCanvasSVG(figure)  # words are as wide as in the SVG
+    engine.execute(figure)
+    figure.dpi = dots  # measuring has changed it
+    with rc_context(PLACED):
+        figure.set_layout_engine(None)
+
 
 def to_svg(figure: Figure, title: str) -> str:
     """The figure as an `<svg>` element that `title` describes to those who cannot see it.
@@ -41,9 +61,10 @@ def to_svg(figure: Figure, title: str) -> str:
     The same figure always gives the same text. Two figures on one page need two titles, because
     the names of their inner parts follow from it.
     """
+    lay_out(figure)
     buffer = io.StringIO()
     unsigned = dict.fromkeys(("Creator", "Date", "Format", "Type"))
-    with rc_context({**STYLE, "svg.hashsalt": title}):
+    with rc_context({**PLACED, "svg.hashsalt": title}):
         figure.savefig(buffer, format="svg", transparent=True, metadata=unsigned)
     svg = buffer.getvalue()
     svg = svg[svg.index("<svg") :]

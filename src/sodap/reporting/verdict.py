@@ -122,8 +122,12 @@ def _trust(claim: Claim) -> str:
         return ", by one seed, which tells nothing of the noise"
     if claim.p is None:
         return ", the same for every seed: neither draws a random number, so seeds tell no more"
-    words = "more than" if claim.certain else "within"
-    return f", which is {words} the noise between seeds (p {_p(claim.p)})"
+    p = f"(p {_p(claim.p)})"
+    if claim.certain:
+        return f", which is more than the noise between seeds {p}"
+    if claim.gap.sign:
+        return f", which can be chance among so many comparisons {p}"
+    return f", which is within the noise between seeds {p}"
 
 
 def _p(p: float) -> str:
@@ -131,9 +135,9 @@ def _p(p: float) -> str:
 
 
 def _of_many(behind: Mapping[str, Claim | None]) -> str:
-    """Said wherever there is a p."""
+    """What a p is, wherever there is one."""
     count = sum(claim is not None and claim.p is not None for claim in behind.values())
     if not count:
         return ""
-    held = f" and corrected for all {count} comparisons with the first (Holm)" if count > 1 else ""
-    return f"Each p is Student's, of differences paired by seed{held}."
+    held = " and corrected for the comparisons of one method with all others (Holm)"
+    return f"Each p is Student's, of differences paired by seed{held if count > 1 else ''}."

@@ -32,6 +32,8 @@ SPACE = 'xmlns="http://schemas.openxmlformats.org/spreadsheetml/2006/main"'
         b'"image","grade"\n"a","0"\n"b", "1"\n',
         b"image\tgrade\na\t0\nb\t1\n",
         b"\nimage\tgrade\na\t0\nb\t1\n",
+        b"image;grade\r\na;0\r\nb;1\r\n",
+        b"Image,image,grade\nx,a,0\ny,b,1\n",
         b"grade,image,other\n0,a,x\n1,b\n",
     ],
 )
@@ -56,6 +58,7 @@ def test_rows_know_their_line(tmp_path: Path) -> None:
         (b"", "is empty; it should have the columns image, grade"),
         (b"\n,\n", "is empty"),
         (b"\nname,grade\na,0\n", "line 2: there is no column 'image', only name, grade"),
+        (b"Image,grade\na,0\n", "no column 'image', only Image, grade; call 'Image' so"),
         (b"image,grade\n\xff\xfe,0\n", "is not a text file in UTF-8"),
         ("image,grade\na,0\n".encode("utf-16"), "is not a text file in UTF-8"),
         (b'image,grade\na,"0\n', "line 2: unexpected end of data"),

@@ -114,8 +114,9 @@ def test_a_table_of_its_own_place(tmp_path: Path) -> None:
         ("path,label,domain\na.png,,x\n", "line 2: there is no value for label"),
         ("path,label,domain\na.png,cat,\n", "line 2: there is no value for domain"),
         ("path,label,domain,split\na,cat,x,later\n", "line 2: the split 'later' is none of train"),
-        ("path;label;domain\na;cat;x\n", "by commas, not semicolons"),
-        ("Path,label,domain\na,cat,x\n", "no column 'path', .*; call 'Path' so"),
+        ("path;label\na;cat\n", "line 1: there is no column 'domain', only path, label$"),
+        ("Path,label,domain,PATH\na,cat,x,b\n", "'Path' and 'PATH'; call the one to use 'path'"),
+        ("path,label,domain,Group,GROUP\na,cat,x,1,2\n", "'GROUP'; call the one to use 'group'"),
     ],
 )
 def test_a_table_in_disorder(text: str, message: str, tmp_path: Path) -> None:
@@ -123,6 +124,29 @@ def test_a_table_in_disorder(text: str, message: str, tmp_path: Path) -> None:
     file.write_text(text)
     with pytest.raises(SodapError, match=message):
         read_table(file)
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "Path,LABEL, Domain ,Group,Split\na.png,cat,clinic,p1,Test\n",
+        "path;label;domain;group;split\na.png;cat;clinic;p1;test\n",
+        '\ufeffPath ; Label;"Domain";GROUP;split;\r\n"a.png";cat;clinic;p1;test;\r\n',
+        "Path\tLabel\tDomain\tGroup\tSplit\na.png\tcat\tclinic\tp1\ttest\n",
+        "Group,path,Path,label,domain,split\np1,a.png,b.png,cat,clinic,test\n",
+    ],
+)
+def test_a_table_as_spreadsheets_and_people_write_it(text: str, tmp_path: Path) -> None:
+    """No group may be lost for a capital: then a patient could sit on both sides of a split."""
+    file = tmp_path / "mine.csv"
+    file.write_text(text, "utf-8", newline="")
+    assert read_table(file) == [Item(tmp_path / "a.png", "cat", "cat", "p1", "clinic", "test")]
+
+
+def test_a_comma_in_a_cell_between_semicolons(tmp_path: Path) -> None:
+    file = tmp_path / "mine.csv"
+    file.write_text("path;label;domain\na,b.png;cat, old;clinic\n")
+    assert read_table(file) == [Item(tmp_path / "a,b.png", "cat, old", "cat, old", None, "clinic")]
 
 
 def test_a_table_can_be_the_source_itself(tmp_path: Path) -> None:
@@ -180,6 +204,11 @@ def test_parquet_in_disorder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) ->
     install(monkeypatch, "pyarrow", [{"path": "a.png", "label": "cat"}])
     with pytest.raises(SodapError, match="has no column 'domain', only path, label"):
         read_table(file)
+    capitals = [{f" {key.upper()}": value for key, value in record.items()} for record in RECORDS]
+    install(monkeypatch, "pyarrow", capitals)
+    assert [(item.label, item.group) for item in read_table(file)] == [("1", None), ("0", "7")]
+    install(monkeypatch, "pyarrow", [])
+    assert read_table(file) == []
     install(monkeypatch, "pyarrow", [*RECORDS, {**RECORDS[0], "label": None}])
     with pytest.raises(SodapError, match="row 3: there is no value for label"):
         read_table(file)

@@ -1,7 +1,7 @@
 """Label files as they are found in the wild: rows by column name, and where each of them stands.
 
-CSV or tab-separated, with or without a byte order mark, blank lines, spaces after commas, empty
-columns at the end, any line ending; or the first sheet of a spreadsheet.
+Separated by commas, tabs or semicolons, with or without a byte order mark, blank lines, spaces
+after commas, empty columns at the end, any line ending; or the first sheet of a spreadsheet.
 """
 
 from __future__ import annotations
@@ -66,18 +66,17 @@ class Row:
         return None if cell is None else SPLITS[self.known(cell.lower(), SPLITS, "split")]
 
 
-def read_rows(file: Path, columns: Sequence[str]) -> list[Row]:
-    """All rows below the header, which must name the `columns`."""
+def read_rows(file: Path, columns: Sequence[str], *, any_case: Sequence[str] = ()) -> list[Row]:
+    """All rows below the header, which must name the `columns`; capitals are no matter in some."""
     lines = read_sheet(file) if file.suffix.lower() == ".xlsx" else _read_lines(file)
     if not lines:
         raise SodapError(f"{file} is empty; it should have the columns {', '.join(columns)}")
-    (start, header), *body = lines
+    (start, names), *body = lines
+    header = plain_names(file, names, any_case)
     for column in columns:
         if column not in header:
             alike = [name for name in header if name.lower() == column.lower()]
             hint = f"; call '{alike[0]}' so" if alike else ""
-            if len(header) == 1 and ";" in header[0]:
-                hint = "; separate the columns by commas, not semicolons"
             raise SodapError(
                 f"{file}, line {start}: there is no column '{column}', "
                 f"only {', '.join(name for name in header if name)}{hint}"
@@ -86,6 +85,20 @@ def read_rows(file: Path, columns: Sequence[str]) -> list[Row]:
         Row(file, f"line {number}", dict(zip(header, cells, strict=False)))
         for number, cells in body
     ]
+
+
+def plain_names(file: Path, names: Sequence[str], columns: Sequence[str]) -> list[str]:
+    """The names in a header; one that is like one of the `columns` but for capitals becomes it."""
+    plain = list(names)
+    for column in columns:
+        alike = [i for i, name in enumerate(names) if name.strip().lower() == column]
+        if column in names or not alike:
+            continue
+        if len(alike) > 1:
+            several = " and ".join(f"'{names[i]}'" for i in alike)
+            raise SodapError(f"{file} has the columns {several}; call the one to use '{column}'")
+        plain[alike[0]] = column
+    return plain
 
 
 def read_text(file: Path) -> str:
@@ -103,7 +116,8 @@ def read_text(file: Path) -> str:
 def _read_lines(file: Path) -> list[tuple[int, list[str]]]:
     """Line numbers and cells of all lines that are not blank."""
     text = read_text(file)
-    delimiter = "\t" if "\t" in text.lstrip("\n").partition("\n")[0] else ","
+    header = text.lstrip("\n").partition("\n")[0]
+    delimiter = next((mark for mark in "\t,;" if mark in header), ",")
     reader = csv.reader(
         io.StringIO(text, newline=""), delimiter=delimiter, skipinitialspace=True, strict=True
     )

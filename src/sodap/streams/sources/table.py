@@ -1,6 +1,7 @@
 """`table`: a user's own images, listed in a CSV or Parquet file.
 
-Columns: path, label, domain, and where wanted group and split. Paths are relative to the file.
+Columns: path, label, domain, and where wanted group and split, in any case. Paths are relative to
+the file.
 """
 
 from __future__ import annotations
@@ -13,15 +14,18 @@ from typing import Any
 from sodap.errors import SodapError
 from sodap.streams.catalogue import register_source
 from sodap.streams.items import Item, Source
-from sodap.streams.sources.labels import Row, read_rows
+from sodap.streams.sources.labels import Row, plain_names, read_rows
 from sodap.streams.sources.listing import one_of
 
 COLUMNS = ("path", "label", "domain")
+# A group that is overlooked for a capital would let a patient sit on both sides of a split.
+ANY_CASE = (*COLUMNS, "group", "split")
 
 
 def read_table(file: Path) -> list[Item]:
     """One item a row, in the order of the file."""
-    rows = _read_parquet(file) if file.suffix.lower() == ".parquet" else read_rows(file, COLUMNS)
+    is_parquet = file.suffix.lower() == ".parquet"
+    rows = _read_parquet(file) if is_parquet else read_rows(file, COLUMNS, any_case=ANY_CASE)
     return [
         Item(
             file.parent / row["path"],
@@ -44,13 +48,14 @@ def _read_parquet(file: Path) -> list[Row]:
         raise
     except Exception as error:  # each reader has errors of its own
         raise SodapError(f"{file} cannot be read as a Parquet file: {error}") from error
+    if not records:
+        return []
+    names = plain_names(file, list(map(str, records[0])), ANY_CASE)
     for column in COLUMNS:
-        if records and column not in records[0]:
-            raise SodapError(
-                f"{file} has no column '{column}', only {', '.join(map(str, records[0]))}"
-            )
+        if column not in names:
+            raise SodapError(f"{file} has no column '{column}', only {', '.join(names)}")
     return [
-        Row(file, f"row {number}", {key: _cell(value) for key, value in record.items()})
+        Row(file, f"row {number}", dict(zip(names, map(_cell, record.values()), strict=True)))
         for number, record in enumerate(records, start=1)
     ]
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import itertools
+
 import pytest
 import torch
 from benchmarks.busy import BusyGpu
@@ -54,7 +56,7 @@ def test_domains_share_memory_and_splits_share_no_image() -> None:
             )
             for _, split in domain.splits()
         ]
-        assert all(a.stop <= b.start for a, b in zip(places, places[1:], strict=False))
+        assert all(a.stop <= b.start for a, b in itertools.pairwise(places))
     first, second = (domain.train.images for domain in stream.domains)
     assert not torch.equal(first, second)
 
@@ -66,7 +68,7 @@ def test_a_part_is_run_and_the_whole_follows() -> None:
     assert (part["stages"], part["epochs"], part["training_images"]) == (2, 2, 48)
     assert len(part["epoch_seconds"]) == 4
     assert part["gpu_busy"] is None or 0 <= part["gpu_busy"] <= 1
-    assert part["minutes"] < whole(part, TINY, 2) < whole(part, TINY, 20)
+    assert 0 < whole(part, TINY, 2) < whole(part, TINY, 20)
 
 
 def test_the_whole_of_a_known_machine() -> None:
