@@ -58,7 +58,9 @@ def at_batch(batch: int, args: argparse.Namespace) -> dict[str, float]:
     )
     limit = make("limit", args.backbone, batch, "cuda", compiled=args.compile)
     frozen = make("untouched", args.backbone, batch, "cuda", compiled=args.compile)
-    race([ours, row, limit, frozen], rounds=args.rounds, times=args.times)
+    sharp = make("sharp-limit", args.backbone, batch, "cuda", compiled=args.compile)
+    bare = make("sharp-untouched", args.backbone, batch, "cuda", compiled=args.compile)
+    race([ours, row, limit, frozen, sharp, bare], rounds=args.rounds, times=args.times)
     inference = ours.predictions_per_second() / frozen.predictions_per_second()
     print(
         f"batch {batch}: train {ours.images_per_second():.0f} images/s, along the CLS row "
@@ -74,7 +76,12 @@ def at_batch(batch: int, args: argparse.Namespace) -> dict[str, float]:
         f"train_images_per_second{suffix}": ours.images_per_second(),
         f"limit_images_per_second{suffix}": limit.images_per_second(),
         f"train_step_vs_limit{suffix}": ours.images_per_second() / limit.images_per_second(),
+        f"train_step_vs_sharp_limit{suffix}": ours.images_per_second() / sharp.images_per_second(),
         f"inference_vs_limit{suffix}": inference,
+        f"inference_vs_sharp_limit{suffix}": ours.predictions_per_second()
+        / bare.predictions_per_second(),
+        f"inference_images_per_second{suffix}": ours.predictions_per_second(),
+        f"frozen_images_per_second{suffix}": frozen.predictions_per_second(),
         f"peak_memory_vs_limit{suffix}": ours.peak_bytes / limit.peak_bytes,
         f"cls_row_images_per_second{suffix}": row.images_per_second(),
         f"cls_row_step_vs_full{suffix}": ours.images_per_second() / row.images_per_second(),

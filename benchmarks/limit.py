@@ -2,6 +2,9 @@
 
 Whoever learns something inside a frozen ViT pays for one forward pass and for one backward pass
 through the activations. This method does nothing else. What a method takes beyond it is its own.
+
+The ViT is run as timm runs it, whole. A sharper limit leaves out, as our own methods do, what the
+last block makes of tokens that nobody reads.
 """
 
 from __future__ import annotations
@@ -13,6 +16,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from sodap.backbones import FrozenViT
+from sodap.backbones.vit import ClsPort
 from sodap.methods import Method, MethodConfig, register_method
 from sodap.methods.base import LinearHead
 from sodap.randomness import Randomness
@@ -39,9 +43,14 @@ class Limit(Method):
         self.shift = nn.Parameter(torch.zeros(backbone.depth, backbone.width))
         self.head = LinearHead(backbone.width, classes, randomness.generator("init head"))
 
+    only_cls = False
+
+    def port(self) -> ClsPort | None:
+        return lambda at, tokens: tokens[:, 0] + self.shift[at]
+
     def forward(self, images: Tensor) -> Tensor:
-        features = self.backbone(images, cls=lambda at, tokens: tokens[:, 0] + self.shift[at])
-        return cast(Tensor, self.head(features))
+        tokens = self.backbone.tokens(images, cls=self.port(), only_cls=self.only_cls)
+        return cast(Tensor, self.head(self.backbone.norm(tokens[:, 0])))
 
     def losses(
         self, images: Tensor, labels: Tensor, generator: torch.Generator
@@ -56,5 +65,17 @@ class Untouched(Limit):
     name = "untouched"
     trains = "head"
 
-    def forward(self, images: Tensor) -> Tensor:
-        return cast(Tensor, self.head(self.backbone(images)))
+    def port(self) -> ClsPort | None:
+        return None
+
+
+@register_method
+class SharpLimit(Limit):
+    name = "sharp-limit"
+    only_cls = True
+
+
+@register_method
+class SharpUntouched(Untouched):
+    name = "sharp-untouched"
+    only_cls = True

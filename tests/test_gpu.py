@@ -72,7 +72,7 @@ def test_recorded_steps_are_kept_one_by_one(method: str) -> None:
         for name, values in recorded.tensors().items():
             assert values.device.type == "cpu"
             torch.testing.assert_close(values, expected[name], rtol=1e-2, atol=1e-2, equal_nan=True)
-        assert len(recorded.losses["ce"].unique()) > 18
+        assert len(set(recorded.losses["ce"].tolist())) > 18
     assert bool(found[1][1].weights) == (method == "residual-sodap")
 
 
@@ -121,7 +121,7 @@ def test_a_step_never_waits_for_the_host(method: str, record: bool, stripes: Str
     finally:
         torch.cuda.set_sync_debug_mode("default")
     trace = buffer.fetch(1)
-    assert len(trace.losses["ce"].unique()) == WARM_UP + 4
+    assert len(set(trace.losses["ce"].tolist())) == WARM_UP + 4
 
 
 @pytest.mark.parametrize("alpha", [1.3, 1.5, 2.0])

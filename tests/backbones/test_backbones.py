@@ -27,7 +27,32 @@ def micro() -> FrozenViT:
 def test_the_wrapper_is_timms_own_forward(micro: FrozenViT) -> None:
     images = micro.prepare(random_images(32))
     expected = micro.vit.forward_features(images)
-    torch.testing.assert_close(micro(images), expected[:, 0], rtol=0, atol=1e-6)
+    assert torch.equal(micro.norm(micro.tokens(images)), expected)
+    # Another order of sums in the last block, of which nothing but CLS is computed.
+    torch.testing.assert_close(micro(images), expected[:, 0], rtol=1e-5, atol=1e-5)
+
+
+def test_cls_alone_is_cls_among_all(micro: FrozenViT) -> None:
+    """The same value and the same gradients, for a frozen network and for one that trains."""
+    network = micro.thawed().double()
+    images = network.prepare(random_images(32).double() / 255)
+    shift = torch.zeros(network.depth, network.width, dtype=torch.float64, requires_grad=True)
+
+    def cls(layer: int, tokens: Tensor) -> Tensor:
+        return tokens[:, 0] + shift[layer]
+
+    learned = [shift, *network.vit.parameters()]
+    alone = network(images, cls=cls)
+    among_all = network.norm(network.tokens(images, cls=cls))[:, 0]
+    torch.testing.assert_close(alone, among_all, rtol=1e-12, atol=1e-12)
+    for one, two in zip(
+        torch.autograd.grad(alone.square().sum(), learned, allow_unused=True),
+        torch.autograd.grad(among_all.square().sum(), learned, allow_unused=True),
+        strict=True,
+    ):
+        assert (one is None) == (two is None)
+        if one is not None:
+            torch.testing.assert_close(one, two, rtol=1e-9, atol=1e-12)
 
 
 @pytest.mark.parametrize(

@@ -109,11 +109,12 @@ def test_a_stage_keeps_what_its_steps_gave(
         trace = progress.trace
         assert trace.epoch.tolist() == [1, 1, 2, 2]
         assert trace.images.tolist() == [16, 8, 16, 8] == [images for images, _, _ in told]
-        for kept, number in ((trace.losses, 1), (trace.weights, 2)):
-            assert {name for step in told for name in step[number]} == set(kept)
-            for name, values in kept.items():
-                expected = [step[number].get(name, np.nan) for step in told]
-                assert np.array_equal(values.numpy(), np.float32(expected), equal_nan=True)
+        losses, weights = [step[1] for step in told], [step[2] for step in told]
+        for kept, given in ((trace.losses, losses), (trace.weights, weights)):
+            assert {name for step in given for name in step} == set(kept)
+            for name, column in kept.items():
+                expected = np.array([step.get(name, np.nan) for step in given], np.float32)
+                assert np.array_equal(column.numpy(), expected, equal_nan=True)
         for row in progress.history:
             steps = [step for step, at in zip(told, trace.epoch, strict=True) if at == row["epoch"]]
             assert row["steps"] == len(steps)

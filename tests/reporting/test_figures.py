@@ -198,7 +198,7 @@ def test_losses_and_weights_of_every_step() -> None:
 
 @pytest.mark.parametrize("size", [1, 2, 4, 10])
 def test_many_steps_are_drawn_as_means(size: int) -> None:
-    values = np.float32([4, 8, np.nan, 2, np.nan, np.nan, np.nan, np.nan, 1])
+    values = np.array([4, 8, np.nan, 2, np.nan, np.nan, np.nan, np.nan, 1], np.float32)
     x, y = group_means(values, size)
     for place, start in enumerate(range(0, len(values), size)):
         group = values[start : start + size]

@@ -14,7 +14,7 @@ from __future__ import annotations
 import copy
 import hashlib
 from collections.abc import Callable
-from typing import Any, cast
+from typing import Any, TypeGuard, cast
 
 import torch
 import torch._dynamo
@@ -68,6 +68,7 @@ class PortedViT(nn.Module):
         self.image_size: int = vit.patch_embed.img_size[0]
         self.prefix_tokens: int = vit.num_prefix_tokens
         self._through = _through
+        self._to_cls = _to_cls
         self._along = _along
         self.register_buffer("mean", torch.tensor(mean).view(3, 1, 1), persistent=False)
         self.register_buffer("std", torch.tensor(std).view(3, 1, 1), persistent=False)
@@ -98,7 +99,8 @@ class PortedViT(nn.Module):
         norm: bool = True,
     ) -> Tensor:
         """Prepared images `[B, 3, S, S]` -> CLS feature `[B, D]`, after the final LayerNorm."""
-        last = self.tokens(images, port, cls=cls, prefix=prefix, beside=beside)[:, 0]
+        ports: dict[str, Any] = {"cls": cls, "prefix": prefix, "beside": beside}
+        last = self.tokens(images, port, **ports, only_cls=True)[:, 0]
         return self.norm(last) if norm else last
 
     def tokens(
@@ -109,8 +111,13 @@ class PortedViT(nn.Module):
         cls: ClsPort | None = None,
         prefix: Prefix | None = None,
         beside: Beside | None = None,
+        only_cls: bool = False,
     ) -> Tensor:
-        """All tokens as they leave the last block, `[B, N, D]`, not normalised."""
+        """All tokens as they leave the last block, `[B, N, D]`, not normalised.
+
+        With `only_cls` it is CLS alone, `[B, 1, D]`: then nobody reads what the last block makes of
+        the others, and the last block, a twelfth of a ViT-B, does not make it.
+        """
         vit = self.vit
         tokens: Tensor = vit.norm_pre(vit.patch_drop(vit._pos_embed(vit.patch_embed(images))))
         for layer, block in enumerate(vit.blocks):
@@ -118,11 +125,13 @@ class PortedViT(nn.Module):
                 tokens = port(layer, tokens)
             given = None if cls is None else cls(layer, tokens)
             extra = None if prefix is None else prefix(layer, tokens)
-            if extra is None and beside is None:
-                tokens = self._through(block, tokens, given)
-            else:
+            if extra is not None or beside is not None:
                 tokens = _opened(block, layer, _with_cls(tokens, given), extra, beside)
-        return tokens
+            elif only_cls and layer == self.depth - 1 and _is_known(block):
+                tokens = self._to_cls(block, tokens, given)
+            else:
+                tokens = self._through(block, tokens, given)
+        return tokens[:, :1] if only_cls else tokens
 
     def along_cls(self, images: Tensor, *, cls: ClsPort, norm: bool = True) -> Tensor:
         """What `forward` answers to the last bit; gradients go along the CLS row only, `[B, D]`.
@@ -138,7 +147,7 @@ class PortedViT(nn.Module):
             tokens = vit.norm_pre(vit.patch_drop(vit._pos_embed(vit.patch_embed(images))))
         given = cls(0, tokens)
         for layer, block in enumerate(vit.blocks, start=1):
-            tokens, last = self._along(_known(block), tokens, given)
+            tokens, last = self._along(_known(block), tokens, given, layer == self.depth)
             if layer < self.depth:
                 given = cls(layer, last.unsqueeze(1))
         return self.norm(last) if norm else last
@@ -152,6 +161,7 @@ class PortedViT(nn.Module):
         limits = torch._dynamo.config
         limits.recompile_limit = max(limits.recompile_limit, _PROGRAMS)
         self._through = torch.compile(_through)
+        self._to_cls = torch.compile(_to_cls)
         self._along = torch.compile(_along)
 
     def norm(self, tokens: Tensor) -> Tensor:
@@ -217,13 +227,25 @@ def _through(block: nn.Module, tokens: Tensor, cls: Tensor | None) -> Tensor:
     return passed
 
 
+def _to_cls(block: Block, tokens: Tensor, cls: Tensor | None) -> Tensor:
+    """The same, of which CLS alone will be read, `[B, 1, D]`: all others only have been seen."""
+    tokens = _with_cls(tokens, cls)
+    q, k, v = _split(block, tokens)
+    seen = F.scaled_dot_product_attention(q[:, :, :1], k, v)
+    return _after_mlp(block, _after_attention(block, tokens[:, :1], seen))
+
+
+def _is_known(block: nn.Module) -> TypeGuard[Block]:
+    """Whether the steps of a block are known, so that they can be taken one by one."""
+    return (
+        isinstance(block, Block)
+        and isinstance(block.attn, Attention)
+        and getattr(block.attn, "gate", None) is None
+    )
+
+
 def _known(block: nn.Module) -> Block:
-    """A block whose steps are known, and so can be taken one by one."""
-    if (
-        not isinstance(block, Block)
-        or not isinstance(block.attn, Attention)
-        or getattr(block.attn, "gate", None) is not None
-    ):
+    if not _is_known(block):
         raise SodapError(
             f"blocks of type {type(block).__name__} have no place for prefixes or adapters and no "
             f"CLS row of their own; choose a ViT with timm's plain blocks"
@@ -249,16 +271,18 @@ def _opened(
     return tokens if added is None else tokens + added
 
 
-def _along(block: Block, tokens: Tensor, cls: Tensor) -> tuple[Tensor, Tensor]:
+def _along(block: Block, tokens: Tensor, cls: Tensor, last: bool) -> tuple[Tensor, Tensor]:
     """timm's block twice: all tokens `[B, N, D]` as constants, and the CLS row `[B, D]` to learn.
 
-    The row has the value that it has among all tokens, and the gradient of its own way.
+    The row has the value that it has among all tokens, and the gradient of its own way. Of the last
+    block, it is the only one that is read.
     """
     with torch.no_grad():
         tokens = _with_cls(tokens, cls)
         q, k, v = _split(block, tokens)
-        seen = F.scaled_dot_product_attention(q, k, v)
-        tokens = _after_mlp(block, _after_attention(block, tokens, seen))
+        read = slice(1 if last else None)
+        seen = F.scaled_dot_product_attention(q[:, :, read], k, v)
+        tokens = _after_mlp(block, _after_attention(block, tokens[:, read], seen))
     row = cls.to(tokens.dtype).unsqueeze(1)
     noticed = _first_order(*_split(block, row), q[:, :, :1], k, v, seen[:, :, :1])
     row = _after_mlp(block, _after_attention(block, row, noticed))

@@ -124,7 +124,10 @@ def bench(
         typer.Argument(metavar="[KEY=VALUE]...", help="Settings for all runs, e.g. epochs=8."),
     ] = None,
     streams: Annotated[str | None, typer.Option(help="Streams, with commas between.")] = None,
-    methods: Annotated[str | None, typer.Option(help="Methods, with commas between.")] = None,
+    methods: Annotated[
+        str | None,
+        typer.Option(help="Methods, with commas between; l2p@faithful is l2p with faithful=true."),
+    ] = None,
     seeds: Annotated[int | None, typer.Option(min=1, help="So many, from 0.")] = None,
     out: Annotated[Path | None, typer.Option(help="Folder; default: runs/GRID.")] = None,
     jobs: Annotated[
