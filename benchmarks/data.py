@@ -34,7 +34,7 @@ from sodap.streams.images import SUFFIXES
 
 BATCH = 64
 EPOCHS = 3
-SECONDS = 5
+SECONDS = 3
 ROUNDS = 5
 WORKERS = (0, 2)
 MEAN, STD = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)

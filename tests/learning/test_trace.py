@@ -7,7 +7,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from sodap.learning import Learner, Training
+from sodap.learning import Learner, StageProgress, Training
 from sodap.learning.step import Outcome, Step
 from sodap.learning.trace import Trace, TraceBuffer
 from sodap.streams import Stream
@@ -127,6 +127,18 @@ def test_a_stage_keeps_what_its_steps_gave(
     assert bool(progress.trace.weights) == balanced
     if balanced:
         assert len({step[2]["ce"] for step in told}) == len(told), "weights move at every step"
+
+
+def test_a_checkpoint_holds_the_steps_and_an_older_one_has_none(stripes: Stream) -> None:
+    training = Training(epochs=1, patience=1, batch_size=16)
+    learner = Learner(stripes.classes, method="sequential", training=training, device="cpu")
+    progress = learner.learn(stripes.domains[0])
+    tensors = progress.tensors()
+    again = StageProgress.restore(progress.facts(), tensors).trace
+    assert again.tensors().keys() == progress.trace.tensors().keys()
+    assert torch.equal(again.losses["ce"], progress.trace.losses["ce"])
+    older = {name: value for name, value in tensors.items() if not name.startswith("trace.")}
+    assert len(StageProgress.restore(progress.facts(), older).trace) == 0
 
 
 def test_what_was_switched_off_has_no_weights(stripes: Stream) -> None:

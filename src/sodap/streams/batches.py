@@ -50,9 +50,9 @@ class Batches:
         self.device = device
         self.prepare = prepare
         self.order = None if order is None else torch.randperm(len(split), generator=order)
-        self.local = split.images.device == device and device.type == "cuda"
+        self.local = split.images.is_cuda
         if self.local and self.order is not None:
-            self.order = self.order.to(device)
+            self.order = self.order.to(split.images.device)
 
     def __len__(self) -> int:
         return -(-len(self.split) // self.size)
