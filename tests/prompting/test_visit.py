@@ -20,7 +20,7 @@ def build(**options: Any) -> Prompter:
     prompter = Prompter(WIDTH, DEPTH, HEADS, **(small | options), generator=draw).double()
     for parameter in prompter.parameters():  # away from zeros and ones
         with torch.no_grad():
-            parameter += 0.3 * torch.randn(parameter.shape, generator=draw, dtype=torch.float64)
+            parameter.add_(0.3 * torch.randn(parameter.shape, generator=draw, dtype=torch.float64))
     prompter.expand(4, draw)
     return prompter
 
@@ -152,9 +152,10 @@ def test_a_pass_is_forgotten_without_a_collector() -> None:
         found, prompts = through(prompter, tokens())
         loss = found.square().mean() + prompter.diversity(prompts)
         loss.backward()  # type: ignore[no-untyped-call]
-        left = [weakref.ref(prompts), weakref.ref(prompts.routings[1].weights)]
+        left, weights = weakref.ref(prompts), weakref.ref(prompts.routings[1].weights)
         del found, prompts, loss
-        assert [each() for each in left] == [None, None]
+        assert left() is None
+        assert weights() is None
     finally:
         gc.enable()
 
