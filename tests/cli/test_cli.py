@@ -104,6 +104,10 @@ def test_killed_in_the_middle_of_an_epoch_and_resumed(tmp_path: Path) -> None:
     resumed = call(*RUN, "--out", "killed", "--resume", cwd=tmp_path)
     assert resumed.returncode == 0, resumed.stderr
     assert matrices(tmp_path / "killed") == matrices(tmp_path / "whole")
+    kept = sorted((tmp_path / "whole" / "steps").glob("*.safetensors"))
+    assert len(kept) == 4
+    for steps in kept:  # of every step, none lost and none twice
+        assert steps.read_bytes() == (tmp_path / "killed" / "steps" / steps.name).read_bytes()
 
 
 @pytest.mark.slow
