@@ -15,6 +15,12 @@ import os
 _LARGEST = 1 << 30
 """Bytes up to which a tensor lies in the heap, and how much of its free end is kept."""
 
+_OLD_LARGEST = 1 << 25
+"""What older versions of glibc allow for the first of the two."""
+
+_CHILDRENS = ("MALLOC_MMAP_THRESHOLD_", "MALLOC_TRIM_THRESHOLD_")
+"""Read when a process begins."""
+
 _TRIM_THRESHOLD, _MMAP_THRESHOLD = -1, -3
 """What glibc calls them in `malloc.h`."""
 
@@ -25,11 +31,15 @@ def keep_freed_memory() -> None:
     Nothing happens where the C library is not glibc.
     """
     os.environ.setdefault("THP_MEM_ALLOC_ENABLE", "1")  # large pages, if torch is still to come
-    for name in ("MALLOC_TRIM_THRESHOLD_", "MALLOC_MMAP_THRESHOLD_"):
-        os.environ.setdefault(name, str(_LARGEST))  # read when a process begins: the children's
+    if any(name in os.environ for name in _CHILDRENS):
+        return  # the user knows better
     try:
         mallopt = ctypes.CDLL(None).mallopt
     except (AttributeError, OSError, TypeError):  # another C library, another system
         return
-    mallopt(_TRIM_THRESHOLD, int(os.environ["MALLOC_TRIM_THRESHOLD_"]))
-    mallopt(_MMAP_THRESHOLD, int(os.environ["MALLOC_MMAP_THRESHOLD_"]))
+    largest = _LARGEST
+    if not mallopt(_MMAP_THRESHOLD, largest):
+        largest = _OLD_LARGEST
+        mallopt(_MMAP_THRESHOLD, largest)
+    mallopt(_TRIM_THRESHOLD, _LARGEST)
+    os.environ |= dict(zip(_CHILDRENS, (str(largest), str(_LARGEST)), strict=True))

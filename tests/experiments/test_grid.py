@@ -172,6 +172,11 @@ def test_names_of_variants(text: str, name: str, changes: tuple[str, ...]) -> No
     assert entry.variant == (name if changes else None)
 
 
+def test_a_variant_sets_an_option_once() -> None:
+    with pytest.raises(SodapError, match="twice"):
+        read_entry("l2p@top_k=5@top_k=10")
+
+
 def test_faithful_is_every_method_that_has_it_in_pairs() -> None:
     recipe, table1 = read_grid("faithful"), read_grid("table1")
     having = [m for m in method_names() if "faithful" in find_method(m).Config.model_fields]

@@ -111,6 +111,8 @@ def test_a_search_is_used_again_for_the_same_question_only(tmp_path: Path) -> No
     assert read_search(tmp_path, BASE, RATES) == longer
     with pytest.raises(SodapError, match="compared other settings"):
         read_search(tmp_path, BASE, RATES[1:])
+    with pytest.raises(SodapError, match="other settings"):
+        read_search(tmp_path, BASE, [])  # defaults as they are, not what was found
     write_search(tmp_path, {**search, "beyond": 0})
     with pytest.raises(SodapError, match="compared other settings"):
         read_search(tmp_path, BASE, RATES)

@@ -144,6 +144,29 @@ def test_a_second_backward_is_the_first() -> None:
     assert all(map(torch.equal, once, torch.autograd.grad(loss, parameters)))
 
 
+def test_going_back_in_parts(plainly: Any) -> None:
+    """Layers that were passed on the way to something else are not counted again."""
+
+    def in_parts(prompter: Prompter) -> Tensor:
+        seen = tokens().requires_grad_()
+        found, prompts = through(prompter, seen)
+        torch.autograd.grad(found.square().mean(), [seen], retain_graph=True)
+        loss = prompts.routings[0].weights.square().sum()
+        return torch.autograd.grad(loss, [prompter.adapter(0).W_down])[0]
+
+    prompter = build()
+    written_out = in_parts(prompter)
+    plainly()
+    torch.testing.assert_close(written_out, in_parts(prompter), atol=1e-12, rtol=1e-9)
+
+
+def test_a_second_derivative_is_refused() -> None:
+    prompter = build()
+    found, _ = through(prompter, tokens())
+    with pytest.raises(RuntimeError, match="no second derivative"):
+        torch.autograd.grad(found.square().mean(), [prompter.pool.trained_keys], create_graph=True)
+
+
 def test_a_pass_is_forgotten_without_a_collector() -> None:
     """Activations in a reference cycle would pile up on a GPU."""
     prompter = build()

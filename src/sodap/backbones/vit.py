@@ -134,7 +134,7 @@ class PortedViT(nn.Module):
         return tokens[:, :1] if only_cls else tokens
 
     def along_cls(self, images: Tensor, *, cls: ClsPort, norm: bool = True) -> Tensor:
-        """What `forward` answers to the last bit; gradients go along the CLS row only, `[B, D]`.
+        """What `forward` answers; gradients go along the CLS row only, `[B, D]`.
 
         A frozen network is assumed. The other tokens are constants: that they have seen earlier CLS
         tokens is left out of the gradient, and with it nearly all of the backward pass. So `cls` is
@@ -231,7 +231,7 @@ def _to_cls(block: Block, tokens: Tensor, cls: Tensor | None) -> Tensor:
     """The same, of which CLS alone will be read, `[B, 1, D]`: all others only have been seen."""
     tokens = _with_cls(tokens, cls)
     q, k, v = _split(block, tokens)
-    seen = F.scaled_dot_product_attention(q[:, :, :1], k, v)
+    seen = _attend(block, q[:, :, :1], k, v)
     return _after_mlp(block, _after_attention(block, tokens[:, :1], seen))
 
 
@@ -265,7 +265,7 @@ def _opened(
     q, k, v = _split(block, tokens)
     if prefix is not None:
         k, v = (torch.cat([_heads(e, k), own], 2) for e, own in zip(prefix, (k, v), strict=True))
-    tokens = _after_attention(block, tokens, F.scaled_dot_product_attention(q, k, v))
+    tokens = _after_attention(block, tokens, _attend(block, q, k, v))
     added = None if beside is None else beside(layer, tokens)
     tokens = _after_mlp(block, tokens)
     return tokens if added is None else tokens + added
@@ -323,6 +323,13 @@ def _split(block: Block, tokens: Tensor) -> tuple[Tensor, Tensor, Tensor]:
     parts = parts.unflatten(-1, (3, attention.num_heads, attention.head_dim))
     q, k, v = parts.permute(2, 0, 3, 1, 4)
     return attention.q_norm(q), attention.k_norm(k), v
+
+
+def _attend(block: Block, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+    """What each query sees, `[B, heads, M, width]`; in training, with the attention's dropout."""
+    attention: Any = block.attn
+    dropout = attention.attn_drop.p if attention.training else 0.0
+    return F.scaled_dot_product_attention(q, k, v, dropout_p=dropout)
 
 
 def _heads(extra: Tensor, like: Tensor) -> Tensor:

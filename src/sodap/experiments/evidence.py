@@ -24,6 +24,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from sodap.learning import Learner, StageProgress
+from sodap.learning.precision import tensor_cores
 from sodap.learning.trace import Trace
 from sodap.methods import Method
 from sodap.prompting import PrefixPool, PromptPool, Routing
@@ -136,7 +137,7 @@ def _routing_of(
     extra = shown[~torch.isin(shown, counted)] if drawn else shown[:0]
     looked = torch.cat([counted, extra])  # one pass for both
     method, fabric = learner.method.eval(), learner.fabric
-    with fabric.autocast():
+    with tensor_cores(fabric, method), fabric.autocast():
         images = split.images[looked].to(fabric.device)
         found = method.routing(method.backbone.prepare(images))
     if found is None:

@@ -140,7 +140,8 @@ def read_search(
         return None
     search = read_json(path)
     begun = [each["setting"] for each in search["candidates"]][: len(settings)]
-    if begun != [dict(each) for each in settings] or search.get("beyond") != BEYOND:
+    alike = begun and begun == [dict(each) for each in settings]
+    if not alike or search.get("beyond") != BEYOND:
         raise SodapError(f"{path} compared other settings; choose another --out")
     now = base.described()
     changed = [key for key in now if search["config"].get(key) != now[key]]

@@ -39,4 +39,7 @@ def read_entry(text: str) -> Entry:
     if not all(changes) or "/" in text:
         raise SodapError(f"'{text}' is no method and no variant of one, such as l2p@faithful")
     full = [change if "=" in change else change + YES for change in changes]
+    keys = [change.partition("=")[0] for change in full]
+    if len(set(keys)) < len(keys):
+        raise SodapError(f"'{text}' sets one option twice")
     return Entry(method, tuple(sorted(full)))

@@ -48,7 +48,7 @@ class Forward:
         return self.logits
 
     def plain(self, images: Tensor) -> Tensor:
-        with tensor_cores(self.fabric), self.fabric.autocast():
+        with tensor_cores(self.fabric, self.method), self.fabric.autocast():
             logits: Tensor = self.method(self.method.backbone.prepare(images))
         return logits
 

@@ -18,6 +18,7 @@ from sodap.backbones import build_backbone
 from sodap.errors import SodapError
 from sodap.evaluation import accuracy, macro_f1, quadratic_kappa, recall_per_class
 from sodap.learning.loop import EVALUATION_BATCH, OnBatch, OnEpoch, end_stage, evaluate, learn_stage
+from sodap.learning.precision import tensor_cores
 from sodap.learning.progress import StageProgress, snapshot
 from sodap.learning.training import Training
 from sodap.methods import Asset, build_method
@@ -168,7 +169,7 @@ class Learner:
                     f"images must be uint8 [N, 3, height, width], "
                     f"got {batch.dtype} {list(batch.shape)}"
                 )
-            with self.fabric.autocast():
+            with tensor_cores(self.fabric, self.method), self.fabric.autocast():
                 ready = self.method.backbone.prepare(batch.to(self.fabric.device))
                 rows.append(self.method(ready).softmax(-1).float().cpu())
         probabilities = torch.cat(rows)

@@ -100,7 +100,7 @@ class Step:
 
     def plain(self, images: Tensor, labels: Tensor) -> Outcome:
         method, fabric = self.method, self.fabric
-        with tensor_cores(fabric):
+        with tensor_cores(fabric, method):
             with fabric.autocast():
                 losses = method.losses(method.view(images, self.views), labels, self.draws)
                 total = method.total(losses)

@@ -11,6 +11,7 @@ from typing import Any, NamedTuple, cast
 
 import torch
 from torch import Tensor
+from torch._C import _current_graph_task_id
 
 from sodap.prompting.segments import Segments, entmax_gradient, segmented_entmax
 
@@ -145,6 +146,7 @@ class Kept(NamedTuple):
     weights: Tensor  # [B, N]
     logits_pull: Tensor  # [B, N]
     pull: Tensor  # [B, D]
+    way_back: int  # which one: a pass may be gone back through in parts, or again
 
 
 Look = Callable[[Tensor, Maps, int], tuple[Tensor, Seen]]
@@ -207,7 +209,9 @@ class _Gate(torch.autograd.Function):
     @staticmethod
     def backward(ctx: Any, *_: Tensor | None) -> tuple[Tensor | None, ...]:
         maps, wanted = Maps(*ctx.saved_tensors), ctx.needs_input_grad[1:]
-        rows = [ctx.kept[layer] for layer in sorted(ctx.kept)]
+        _expect_first_derivative()
+        now = _current_graph_task_id()
+        rows = [row for _, row in sorted(ctx.kept.items()) if row.way_back == now]
         ctx.kept.clear()
         return None, *(gradients(rows, maps, wanted) if rows else [None] * len(wanted))
 
@@ -234,6 +238,7 @@ class _Visit(torch.autograd.Function):
     def backward(
         ctx: Any, pull: Tensor | None, weights_pull: Tensor | None, _: None
     ) -> tuple[Tensor | None, ...]:
+        _expect_first_derivative()
         rules: Rules = ctx.rules
         maps: Maps = ctx.maps
         query, weights, *rest = (each.detach() for each in ctx.saved_tensors)
@@ -249,8 +254,15 @@ class _Visit(torch.autograd.Function):
         )
         found, pulled = rules.look_back(pull, logits_pull, query, seen, maps, rules.heads)
         if any(ctx.needs_input_grad[5:]):
-            ctx.kept[ctx.layer] = Kept(query, seen, pulled, weights, logits_pull, pull)
+            ctx.kept[ctx.layer] = Kept(
+                query, seen, pulled, weights, logits_pull, pull, _current_graph_task_id()
+            )
         return None, None, None, None, found, *(None,) * len(maps)
+
+
+def _expect_first_derivative() -> None:
+    if torch.is_grad_enabled():  # by create_graph=True
+        raise RuntimeError("a visit to the prompt pool has no second derivative")
 
 
 def gradients(rows: Sequence[Kept], maps: Maps, wanted: Sequence[bool]) -> list[Tensor | None]:

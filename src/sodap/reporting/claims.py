@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from scipy.special import stdtr  # type: ignore[import-untyped]
 
 from sodap.evaluation import Difference
-from sodap.reporting.tables import StreamTable
+from sodap.reporting.tables import SAME, StreamTable
 
 ALPHA = 0.05
 
@@ -27,9 +27,8 @@ class Claim:
 
     gap: Difference
     p: float | None
-    """Student's, of the paired differences, corrected; None where seeds cannot tell."""
-    steady: bool
-    """Whether both methods give the same number for every seed: there is no noise to exceed."""
+    """Student's, of the paired differences, corrected; None where seeds cannot tell, since there
+    is one, or since the difference is the same for all."""
 
     @property
     def certain(self) -> bool:
@@ -40,28 +39,17 @@ class Claim:
 def claims(questions: Sequence[Question]) -> list[Claim | None]:
     """One for each question, corrected for all of them; None for methods that share no seed."""
     gaps = [table.difference(first, second, key) for table, first, second, key in questions]
-    steady = [
-        table.steady(one, key) and table.steady(two, key) for table, one, two, key in questions
-    ]
-    corrected = holm(
-        [
-            None if gap is None or still else p_value(gap)
-            for gap, still in zip(gaps, steady, strict=True)
-        ]
-    )
-    return [
-        None if gap is None else Claim(gap, p, still)
-        for gap, p, still in zip(gaps, corrected, steady, strict=True)
-    ]
+    corrected = holm([None if gap is None else p_value(gap) for gap in gaps])
+    return [None if gap is None else Claim(gap, p) for gap, p in zip(gaps, corrected, strict=True)]
 
 
 def p_value(gap: Difference) -> float | None:
-    """Student's t, two-sided, of paired differences that are 0 on average; None for one pair."""
+    """Student's t, two-sided, of paired differences that are 0 on average; None without noise."""
     sd = gap.student.sd
     if sd is None:
         return None
-    if sd == 0:
-        return float(gap.mean == 0)
+    if sd < SAME:
+        return 1.0 if abs(gap.mean) < SAME else None
     t = abs(gap.mean) / (sd / gap.count**0.5)
     return float(2 * stdtr(gap.count - 1, -t))
 

@@ -153,11 +153,6 @@ class StreamTable:
         found = self.numbers[method][metric]
         return spread([found[seed] for seed in sorted(found)]) if found else None
 
-    def steady(self, method: str, metric: str) -> bool:
-        """Whether all seeds gave one number: a method in closed form draws nothing."""
-        found = self.numbers[method][metric].values()
-        return len(found) > 1 and max(found) - min(found) < SAME
-
     def difference(self, first: str, second: str, metric: str) -> Difference | None:
         """`first` minus `second` over the seeds that both have; None where there are none."""
         one, other = self.numbers[first][metric], self.numbers[second][metric]

@@ -121,7 +121,7 @@ def _trust(claim: Claim) -> str:
     if claim.gap.low is None:
         return ", by one seed, which tells nothing of the noise"
     if claim.p is None:
-        return ", the same for every seed: neither draws a random number, so seeds tell no more"
+        return ", the same for every seed, so that seeds tell nothing of the noise"
     p = f"(p {_p(claim.p)})"
     if claim.certain:
         return f", which is more than the noise between seeds {p}"

@@ -170,7 +170,8 @@ class _Cache:
         except (OSError, ValueError, LookupError, TypeError):
             return False
         return not verify or all(
-            _digest(read_file(self.paths[n])) == digest for n, (_, digest) in chosen.items()
+            _digest(read_file(path), path) == digest
+            for path, digest in ((self.paths[n], digest) for n, (_, digest) in chosen.items())
         )
 
     def _crc(self, file: int, number: int) -> int:
@@ -196,8 +197,8 @@ class _Cache:
 
     def build(self, on_progress: Progress | None, workers: int) -> None:
         """Make the chunks that are not there yet, then give the whole its name."""
-        self.data.unlink(missing_ok=True)
         try:
+            self.data.unlink(missing_ok=True)
             file = os.open(self.partial, os.O_RDWR | os.O_CREAT, 0o644)
             try:
                 entries = self._resume(file)
@@ -276,7 +277,7 @@ class _Cache:
             content = read_file(path)
             if _stamp(path) != self.stamps[number]:
                 raise SodapError(f"{path} was changed while it was being read; start again")
-            digest = _digest(content)
+            digest = _digest(content, path)
             image = elsewhere.find(digest)
             if image is None:
                 image = decode_image(content, path, self.size, self.fit).tobytes()
@@ -331,8 +332,9 @@ def _stamp(path: Path) -> Stamp:
     return facts.st_size, facts.st_mtime_ns, facts.st_ctime_ns
 
 
-def _digest(content: bytes) -> str:
-    return hashlib.sha256(content).hexdigest()[:40]
+def _digest(content: bytes, path: Path) -> str:
+    """Of all that decoding depends on: a name may say that a file is DICOM."""
+    return hashlib.sha256(path.suffix.lower().encode() + b"\0" + content).hexdigest()[:40]
 
 
 def _entry(values: Any) -> Entry:

@@ -149,6 +149,12 @@ def test_a_comma_in_a_cell_between_semicolons(tmp_path: Path) -> None:
     assert read_table(file) == [Item(tmp_path / "a,b.png", "cat, old", "cat, old", None, "clinic")]
 
 
+def test_a_comma_in_a_heading_between_semicolons(tmp_path: Path) -> None:
+    file = tmp_path / "mine.csv"
+    file.write_text('path;label;domain;"age, years"\na.png;cat;clinic;70\n')
+    assert read_table(file) == [Item(tmp_path / "a.png", "cat", "cat", None, "clinic")]
+
+
 def test_a_table_can_be_the_source_itself(tmp_path: Path) -> None:
     """ROOT/table is a folder with table.csv, or a file of any kind that a table can be."""
     (tmp_path / "table").write_text("path,label,domain\na.png,cat,x\n")

@@ -117,7 +117,7 @@ def _read_lines(file: Path) -> list[tuple[int, list[str]]]:
     """Line numbers and cells of all lines that are not blank."""
     text = read_text(file)
     header = text.lstrip("\n").partition("\n")[0]
-    delimiter = next((mark for mark in "\t,;" if mark in header), ",")
+    delimiter = max(",;\t", key=header.count)  # a comma if there is none of them
     reader = csv.reader(
         io.StringIO(text, newline=""), delimiter=delimiter, skipinitialspace=True, strict=True
     )
