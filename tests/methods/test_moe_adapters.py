@@ -180,7 +180,8 @@ def test_dropout_keeps_the_mean_and_is_drawn_from_the_generator() -> None:
 
 def test_at_the_start_features_are_the_backbones() -> None:
     method, images = method_of(taught(0)), some_images()
-    torch.testing.assert_close(method._features(images), method.backbone(images), rtol=0, atol=1e-6)
+    untouched = method.backbone(images)  # whose last block adds up in another order
+    torch.testing.assert_close(method._features(images), untouched, rtol=1e-5, atol=1e-5)
 
 
 def test_mixed_precision() -> None:
