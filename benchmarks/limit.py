@@ -71,11 +71,15 @@ class Untouched(Limit):
 
 @register_method
 class SharpLimit(Limit):
+    """The limit without what the last block makes of tokens that nobody reads."""
+
     name = "sharp-limit"
     only_cls = True
 
 
 @register_method
 class SharpUntouched(Untouched):
+    """The limit of inference without what the last block makes of tokens that nobody reads."""
+
     name = "sharp-untouched"
     only_cls = True
