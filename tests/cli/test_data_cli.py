@@ -54,6 +54,8 @@ def test_what_cannot_be_learned_is_said(tmp_path: Path) -> None:
     assert shown.exit_code == 2
     assert "cannot be learned: " in shown.output
     assert broken.name in shown.output
+    page = (tmp_path / "out" / "check.html").read_text("utf-8")
+    assert "These images cannot be learned as they are: " in page
 
 
 def test_the_cache_can_be_deleted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

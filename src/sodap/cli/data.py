@@ -168,13 +168,13 @@ def show_report(report: Report) -> None:
         if places:
             where = ", ".join(f"{count} {place}" for place, count in places.items())
             _say(f"more than once, {KINDS[kind]}: {where}")
-    for count, what in (
-        (len(report.conflicts), "pictures with two labels"),
-        (len(report.unreadable), "unreadable files"),
-        (len(report.tiny), "tiny images"),
+    for found, one, several in (
+        (report.conflicts, "picture with two labels", "pictures with two labels"),
+        (report.unreadable, "unreadable file", "unreadable files"),
+        (report.tiny, "tiny image", "tiny images"),
     ):
-        if count:
-            _say(f"{count} {what}")
+        if found:
+            _say(f"{len(found)} {one if len(found) == 1 else several}")
     for line in (*report.differences, *report.missing):
         _say(escape(line))
     if report.without_images:

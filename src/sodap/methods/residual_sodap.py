@@ -50,7 +50,7 @@ class ResidualSodap(Method):
     name = "residual-sodap"
     family = "prompt"
     trains = "prompts, router, head"
-    stores = "class statistics, teacher head, prompt usage"
+    stores = "class statistics, means of queries, teacher head, prompt usage"
     Config = ResidualSodapConfig
     running = ("prompter.memory.keys", "prompter.memory.values")
     derived = ("memory._gaussians",)
@@ -318,10 +318,13 @@ class ResidualSodap(Method):
 
     def stored(self) -> list[Asset]:
         bank = self.prompter.memory
-        averages = [] if bank is None else [bank.keys, bank.values]
+        averages = {} if bank is None else {"keys": bank.keys, "values": bank.values}
         return [
             Asset("class means and variances", "statistics", self.memory.stored_bytes),
-            *(Asset("running means of queries", "statistics", t.nbytes) for t in averages),
+            *(
+                Asset(f"running means of queries ({name})", "statistics", slots.nbytes)
+                for name, slots in averages.items()
+            ),
             Asset("classifier of the stage before", "teacher", tensor_bytes(self.teacher)),
             Asset("prompt usage of the last domain", "usage", tensor_bytes(self.reference)),
         ]

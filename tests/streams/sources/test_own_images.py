@@ -17,7 +17,7 @@ from sodap.streams.catalogue import read_source
 from sodap.streams.items import Item
 from sodap.streams.sources import table as table_module
 from sodap.streams.sources.folder import read_folder
-from sodap.streams.sources.table import read_table
+from sodap.streams.sources.table import OverlookedColumnWarning, read_table
 
 
 def put(*paths: Path) -> None:
@@ -149,9 +149,16 @@ def test_a_comma_in_a_cell_between_semicolons(tmp_path: Path) -> None:
     assert read_table(file) == [Item(tmp_path / "a,b.png", "cat, old", "cat, old", None, "clinic")]
 
 
+def test_a_column_that_may_be_meant_as_a_group(tmp_path: Path) -> None:
+    file = tmp_path / "mine.csv"
+    file.write_text("path,label,domain,Patient\na.png,cat,clinic,7\n")
+    with pytest.warns(OverlookedColumnWarning, match="'Patient'.* call it 'group'"):
+        assert read_table(file)[0].group is None
+
+
 def test_a_comma_in_a_heading_between_semicolons(tmp_path: Path) -> None:
     file = tmp_path / "mine.csv"
-    file.write_text('path;label;domain;"age, years"\na.png;cat;clinic;70\n')
+    file.write_text('path;label;domain;group;"age, years"\na.png;cat;clinic;;70\n')
     assert read_table(file) == [Item(tmp_path / "a.png", "cat", "cat", None, "clinic")]
 
 

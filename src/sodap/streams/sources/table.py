@@ -6,6 +6,7 @@ the file.
 
 from __future__ import annotations
 
+import warnings
 from importlib import import_module
 from importlib.util import find_spec
 from pathlib import Path
@@ -22,10 +23,16 @@ COLUMNS = ("path", "label", "domain")
 ANY_CASE = (*COLUMNS, "group", "split")
 
 
+class OverlookedColumnWarning(UserWarning):
+    """A table has columns that nobody asks for, and no groups."""
+
+
 def read_table(file: Path) -> list[Item]:
     """One item a row, in the order of the file."""
     is_parquet = file.suffix.lower() == ".parquet"
     rows = _read_parquet(file) if is_parquet else read_rows(file, COLUMNS, any_case=ANY_CASE)
+    if rows and "group" not in rows[0].cells:
+        _warn_of_overlooked(file, [name for name in rows[0].cells if name not in ANY_CASE])
     return [
         Item(
             file.parent / row["path"],
@@ -37,6 +44,18 @@ def read_table(file: Path) -> list[Item]:
         )
         for row in rows
     ]
+
+
+def _warn_of_overlooked(file: Path, columns: list[str]) -> None:
+    """Patients under any other name would be split apart without a word."""
+    if columns:
+        named = ", ".join(f"'{name}'" for name in columns)
+        warnings.warn(
+            f"{file} has no column 'group', and nothing else is read from {named}; if one of them "
+            f"says which images belong together (a patient, a lesion), call it 'group'",
+            OverlookedColumnWarning,
+            stacklevel=2,
+        )
 
 
 def _read_parquet(file: Path) -> list[Row]:
