@@ -57,8 +57,8 @@ exceed 1.
 - `compile=true` fuses each block and each visit with torch.compile; the blocks share one program.
   It takes some twenty seconds to start.
 - **Freed memory stays with the process** on a processor (`sodap.memory.keep_freed_memory`).
-- `backprop=cls_row` goes back along the CLS row only (`sodap.backbones.PortedViT.along_cls`).
-  Losses are the same (with timm's fused attention, to the last bit); that patches have seen
+- `backprop=cls_row`, an option of `residual-sodap`, goes back along the CLS row only
+  (`sodap.backbones.PortedViT.along_cls`). Losses are the same (with timm's fused attention, to the last bit); that patches have seen
   earlier prompts is left out of the gradient. Of the activations, one row in 197 and a small matrix
   a head are kept, and the backward pass costs next to nothing. It is an option, not the default: it
   is another gradient, whose effect is measured in [methods](methods.md).

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import json
 import os
 import signal
@@ -12,7 +13,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from rich.console import Console
 from tests.reporting.made_runs import a_record, write
+
+from sodap.cli.bench import GridProgress
 
 SODAP = Path(sys.executable).parent / "sodap"
 
@@ -75,6 +79,18 @@ def test_a_mistake_is_one_sentence_and_exit_2(
     assert not list(tmp_path.iterdir())
 
 
+def test_what_there_is_to_do_is_called_by_its_name() -> None:
+    for tasks in ("runs", "runs and searches"):
+        console = Console(file=io.StringIO(), width=80)
+        GridProgress(console, tasks).planned(6, 0)
+        assert console.file.getvalue() == f"6 {tasks} to do\n"  # type: ignore[attr-defined]
+
+
+def test_a_table_says_whom_it_compares_with(tmp_path: Path) -> None:
+    told = " ".join(call("table", "--help", cwd=tmp_path).stdout.replace("│", " ").split())
+    assert "default: residual-sodap, or the best without it." in told
+
+
 def test_a_table_warns_of_a_row_of_two_settings(tmp_path: Path) -> None:
     for seed in range(2):
         record = a_record("ridge", seed, 0.9)
@@ -104,7 +120,7 @@ def test_a_killed_worker_costs_its_run_and_the_next_time_all_is_done(tmp_path: P
 
     again = call(*command, cwd=tmp_path)
     assert again.returncode == 0, again.stderr
-    assert "1 runs and searches to do; 1 were finished before" in again.stdout
+    assert "1 runs to do; 1 were finished before" in again.stdout
     assert status(home / "sequential" / "s0") == "finished"
     shown = call("table", "grid", "--format", "csv", "--metric", "AvgACC", cwd=tmp_path)
     methods = [line.split(",")[2] for line in shown.stdout.splitlines()]

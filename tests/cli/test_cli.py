@@ -42,6 +42,7 @@ def test_recipes_are_listed(tmp_path: Path) -> None:
     ("arguments", "words"),
     [
         (["run", "nothing"], "no recipe is called 'nothing'"),
+        (["run", "l2p", "stream=digits-mini"], "`sodap run default method=l2p`"),
         (["run", "default", "colour=blue"], "'colour' is no key"),
         (["run", "default", "stream=nowhere"], "no stream is called 'nowhere'"),
         (["run", "default", "backbone=deit_tiny", "weights=x.pth"], "no weights file at x.pth"),

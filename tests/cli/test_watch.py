@@ -36,8 +36,8 @@ from sodap.streams import Stage
 QUICK = ["epochs=2", "patience=2", "batch_size=16", "device=cpu", "evidence=false"]
 
 
-def shown(view: RenderableType) -> str:
-    console = Console(file=io.StringIO(), width=300, color_system=None)
+def shown(view: RenderableType, width: int = 300) -> str:
+    console = Console(file=io.StringIO(), width=width, color_system=None)
     console.print(view)
     text = console.file.getvalue()  # type: ignore[attr-defined]
     assert isinstance(text, str)
@@ -102,6 +102,19 @@ def test_a_finished_run_is_shown_whole(watched: tuple[Path, list[str]]) -> None:
         assert f"{value:.3f}" in text
     assert f"finished: AvgACC {record['metrics']['accuracy']['average_accuracy']:.3f}" in text
     assert "under_way" not in record
+
+
+def test_a_narrow_terminal_breaks_no_loss(watched: tuple[Path, list[str]]) -> None:
+    now = take(watched[0])
+    row = now.rows[-1]
+    text = shown(frame(now), width=80)
+    assert max(map(len, text.splitlines())) <= 80
+    assert len(row["weights"]) > 1
+    for name, loss in row["losses"].items():
+        weight = f" ×{row['weights'][name]:.2f}" if name in row["weights"] else ""
+        curve = sparkline(thinned(now.losses[name]))
+        assert f"{name} {loss:.3g}{weight} {curve}" in text
+    assert f"(stage {row['stage']}, epoch {row['epoch']})" in text
 
 
 def test_a_matrix_in_colour(watched: tuple[Path, list[str]]) -> None:

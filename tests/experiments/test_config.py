@@ -1,11 +1,13 @@
 from __future__ import annotations
 
+import re
 from pathlib import Path
 
 import pytest
 
 from sodap.errors import SodapError
 from sodap.experiments import RunConfig, load_config, read_recipe, recipe_names
+from sodap.experiments.config import difference
 from sodap.learning import Training
 from sodap.methods import find_method, method_names
 from sodap.streams import Augmentation
@@ -80,6 +82,31 @@ def test_changes_that_cannot_be(change: str, words: str) -> None:
     with pytest.raises(SodapError, match=words) as caught:
         load_config("default", [change])
     assert "\n" not in str(caught.value)
+
+
+def test_an_option_of_another_method_is_no_misspelling() -> None:
+    words = "^'backprop' is an option of residual-sodap, not of l2p$"
+    with pytest.raises(SodapError, match=words):
+        load_config("default", ["method=l2p", "backprop=cls_row"])
+    having = [m for m in method_names() if "faithful" in find_method(m).Config.model_fields]
+    assert len(having) > 1
+    with pytest.raises(SodapError, match=rf"of {', '.join(map(re.escape, having))}, not of ridge$"):
+        load_config("ridge", ["faithful=true"])
+
+
+def test_a_method_in_the_place_of_a_recipe() -> None:
+    with pytest.raises(SodapError, match="'l2p' is a method, .* `sodap run default method=l2p`"):
+        load_config("l2p", ["stream=digits-mini"])
+    assert load_config("ridge").method == "ridge", "the name of a recipe as well"
+
+
+def test_a_difference_is_told_as_deep_as_it_lies() -> None:
+    before = {"a": 1, "b": {"c": {"d": 2, "e": 3}}, "gone": 4}
+    assert difference(before, {"a": 1, "b": {"c": {"d": 2, "e": 3}}}) is None
+    assert difference(before, {"b": {"c": {"d": 2, "e": 5}}}) == "b.c.e (3 instead of 5)"
+    assert difference(before, {"b": None}) == "b ({'c': {'d': 2, 'e': 3}} instead of None)"
+    assert difference(before, {"b": {"c": {"d": 2}}}) == "b.c ({'d': 2, 'e': 3} instead of {'d': 2})"
+    assert difference(before, {"a": 1, "new": 6}) == "new (None instead of 6)"
 
 
 def test_recipes_of_ones_own(tmp_path: Path) -> None:

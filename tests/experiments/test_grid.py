@@ -233,6 +233,44 @@ def test_without_a_search_the_defaults_are_taken(tmp_path: Path) -> None:
     assert record(tmp_path, "sequential", 0)["config"]["training"]["lr"] == 1e-3
 
 
+@pytest.mark.parametrize(
+    ("before", "later"),
+    [
+        ("sequential", "ridge sequential"),
+        ("sequential", "sequential@patience=7"),  # its search would lie beside the runs
+        ("sequential@patience=7", "sequential"),
+    ],
+)
+@pytest.mark.parametrize("finished", [True, False])
+def test_no_search_beside_runs_that_had_none(
+    tmp_path: Path, before: str, later: str, finished: bool
+) -> None:
+    a_grid(tmp_path, before, seeds=1, search=False).run()
+    if not finished:  # killed so early that it has no record yet
+        (tmp_path / "stripes" / before / "s0" / "record.json").unlink()
+    files = {path: path.stat().st_mtime_ns for path in tmp_path.rglob("*")}
+    watcher = Watcher()
+    with pytest.raises(SodapError, match=r"s0 was run without a search .*choose another --out"):
+        a_grid(tmp_path, later, seeds=3).run(watcher)
+    assert watcher.total == 0
+    assert {path: path.stat().st_mtime_ns for path in tmp_path.rglob("*")} == files
+    again = a_grid(tmp_path, before, seeds=1, search=False).run()
+    assert again.done + again.finished == 1, "the first command is none the worse"
+
+
+def test_a_search_that_was_lost_is_made_again(tmp_path: Path) -> None:
+    a_grid(tmp_path, "sequential", seeds=1).run()
+    (tmp_path / "stripes" / "sequential" / "search.json").unlink()
+    outcome = a_grid(tmp_path, "sequential", seeds=2).run()
+    assert (outcome.done, outcome.finished, outcome.failures) == (1, 1, {})
+
+
+def test_defaults_need_another_folder_than_what_was_searched(tmp_path: Path) -> None:
+    a_grid(tmp_path, "sequential", seeds=1).run()
+    with pytest.raises(SodapError, match=r"sequential was searched \(lr=.* chosen\), and --no-se"):
+        a_grid(tmp_path, "sequential", seeds=1, search=False).run()
+
+
 def test_a_failure_costs_its_run_and_is_tried_again(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -312,7 +350,7 @@ def test_an_interrupted_run_goes_on(tmp_path: Path) -> None:
 
 def test_other_settings_need_another_folder(tmp_path: Path) -> None:
     a_grid(tmp_path, "sequential", 1, search=False).run()
-    with pytest.raises(SodapError, match="another training"):
+    with pytest.raises(SodapError, match=r"another training\.lr \(0.001 instead of 0.5\)"):
         a_grid(tmp_path, "sequential", 1, search=False, changes=[*QUICK, "lr=0.5"]).run()
 
 

@@ -189,8 +189,12 @@ def test_a_finished_run_is_not_run_again(finished: tuple[Path, dict[str, Any]]) 
 
 def test_folders_that_are_taken(finished: tuple[Path, dict[str, Any]], tmp_path: Path) -> None:
     folder, _ = finished
-    with pytest.raises(SodapError, match="holds this run already"):
+    with pytest.raises(SodapError, match=f"holds this run, finished; see `sodap report {folder}`"):
         run(quick(), folder)
+    with pytest.raises(SodapError, match=r"another training\.epochs \(2 instead of 3\); choose"):
+        run(quick("default", "epochs=3"), folder)
+    with pytest.raises(SodapError, match=r"another options\.drift\.window \(\d+ instead of 7\);"):
+        run(quick("default", "drift.window=7"), folder)
     with pytest.raises(SodapError, match=r"another seed \(0 instead of 9"):
         run(quick("default", "seed=9"), folder, resume=True)
     (tmp_path / "file").write_text("in the way")

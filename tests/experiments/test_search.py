@@ -111,12 +111,15 @@ def test_a_search_is_used_again_for_the_same_question_only(tmp_path: Path) -> No
     assert read_search(tmp_path, BASE, RATES) == longer
     with pytest.raises(SodapError, match="compared other settings"):
         read_search(tmp_path, BASE, RATES[1:])
-    with pytest.raises(SodapError, match="other settings"):
+    with pytest.raises(SodapError, match=r"searched \(lr=0.01 chosen\), and --no-search takes"):
         read_search(tmp_path, BASE, [])  # defaults as they are, not what was found
+    fixed = load_config("sequential", [f"seed={SEED}", "epochs=1", "lr=0.5"])
+    with pytest.raises(SodapError, match=r"another training\.lr \(0.001 instead of 0.5\)"):
+        read_search(tmp_path, fixed, [])  # no --no-search, and none is spoken of
     write_search(tmp_path, {**search, "beyond": 0})
     with pytest.raises(SodapError, match="compared other settings"):
         read_search(tmp_path, BASE, RATES)
     write_search(tmp_path, search)
     other = load_config("sequential", [f"seed={SEED}", "epochs=2"])
-    with pytest.raises(SodapError, match="another training"):
+    with pytest.raises(SodapError, match="another training.epochs"):
         read_search(tmp_path, other, RATES)

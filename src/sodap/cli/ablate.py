@@ -53,7 +53,7 @@ def run_ablation(
     for variant in ablation.left_out():
         console.print(f"{variant.title}: left out, it is off already", highlight=False)
     try:
-        with AblationProgress(console) as progress:
+        with GridProgress(console) as progress:
             outcome = ablation.run(progress)
     except KeyboardInterrupt:
         print("sodap: interrupted; the same command goes on where it stopped", file=sys.stderr)
@@ -74,19 +74,6 @@ def run_ablation(
         count = len(outcome.failures)
         print(f"sodap: {count} failed; the same command tries them again", file=sys.stderr)
         raise typer.Exit(1)
-
-
-class AblationProgress(GridProgress):
-    """The bar of a grid, of a grid without searches."""
-
-    def images_decoded(self, done: int, total: int) -> None:
-        words = "reading images, once" if done < total else "runs"
-        self.progress.update(self.bar, description=words)
-
-    def planned(self, tasks: int, finished: int) -> None:
-        self.progress.update(self.bar, description="runs", total=tasks)
-        before = f"; {finished} were finished before" if finished else ""
-        self._say(f"{tasks} runs to do{before}")
 
 
 def terminal_table(title: str, rows: Sequence[Row]) -> Table:

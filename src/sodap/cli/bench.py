@@ -57,7 +57,7 @@ def run_bench(
         command=sys.argv,
     )
     try:
-        with GridProgress(console) as progress:
+        with GridProgress(console, "runs and searches" if search else "runs") as progress:
             outcome = grid.run(progress)
     except KeyboardInterrupt:
         print("sodap: interrupted; the same command goes on where it stopped", file=sys.stderr)
@@ -88,18 +88,20 @@ def _conclude(console: Console, grid: Grid, outcome: Outcome) -> None:
 class GridProgress(Bars, GridObserver):
     """One bar with the time left, and a line for whatever has ended."""
 
-    def __init__(self, console: Console) -> None:
+    def __init__(self, console: Console, tasks: str = "runs") -> None:
+        """`tasks`: what there is to do, in a word or two."""
         super().__init__(console)
-        self.bar = self.progress.add_task("runs and searches", total=None, note="")
+        self.tasks = tasks
+        self.bar = self.progress.add_task(tasks, total=None, note="")
 
     def images_decoded(self, done: int, total: int) -> None:
-        words = "reading images, once" if done < total else "runs and searches"
+        words = "reading images, once" if done < total else self.tasks
         self.progress.update(self.bar, description=words)
 
     def planned(self, tasks: int, finished: int) -> None:
         self.progress.update(self.bar, total=tasks)
         before = f"; {finished} were finished before" if finished else ""
-        self._say(f"{tasks} runs and searches to do{before}")
+        self._say(f"{tasks} {self.tasks} to do{before}")
 
     def search_goes_on(self, setting: Setting) -> None:
         total = self.progress.tasks[self.bar].total or 0

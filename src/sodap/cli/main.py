@@ -158,7 +158,10 @@ def table(
     runs: Annotated[list[Path], typer.Argument(help="Folders with runs, or record files.")],
     form: Annotated[str, typer.Option("--format", help="text, markdown, latex or csv.")] = "text",
     against: Annotated[
-        str | None, typer.Option(help="Compare with this method; default: residual-sodap.")
+        str | None,
+        typer.Option(
+            help="Compare with this method; default: residual-sodap, or the best without it."
+        ),
     ] = None,
     metric: Annotated[
         list[str] | None, typer.Option(help="A column, e.g. final_average; may be repeated.")

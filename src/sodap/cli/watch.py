@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from rich.color import Color
+from rich.columns import Columns
 from rich.console import Console, Group, RenderableType
 from rich.live import Live
 from rich.markup import escape
@@ -219,17 +220,21 @@ def _last_epoch(now: Snapshot) -> list[RenderableType]:
         return []
     row = now.rows[-1]
     weights = row.get("weights") or {}
-    losses = "  ".join(
+    losses = [
         f"{name} {loss:.3g}"
         + (f" ×{weights[name]:.2f}" if name in weights else "")
         + (f" {sparkline(thinned(now.losses[name]))}" if name in now.losses else "")
         for name, loss in row["losses"].items()
-    )
+    ]
     speeds = [each["images_per_second"] for each in now.rows[1:]] or [row["images_per_second"]]
     average = sum(speeds) / len(speeds)
     where = f"stage {row['stage']}, epoch {row['epoch']}"
+    # A narrow terminal breaks between two losses, never within one.
+    each = Columns([Text(words, no_wrap=True) for words in (*losses, f"({where})")], (0, 2, 0, 0))
+    line = Table.grid()
+    line.add_row("losses      ", each)
     return [
-        Text(f"losses      {losses}  ({where})"),
+        line,
         Text(f"throughput  {row['images_per_second']:.0f} images/s, {average:.0f} on average"),
     ]
 

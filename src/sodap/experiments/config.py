@@ -13,7 +13,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from sodap.errors import SodapError
 from sodap.learning import Training
-from sodap.methods import find_method
+from sodap.methods import find_method, method_names
 
 
 class RunConfig(BaseModel):
@@ -68,6 +68,8 @@ def recipe_names() -> list[str]:
 
 def read_recipe(name: str) -> tuple[str, dict[str, Any]]:
     """A recipe's description (the comment it opens with) and its content."""
+    if name not in recipe_names() and name in method_names():
+        raise SodapError(f"'{name}' is a method, no recipe: `sodap run default method={name}`")
     return take_from("recipes", "recipe", name)
 
 
@@ -117,9 +119,7 @@ def load_config(recipe: str, changes: Iterable[str] = ()) -> RunConfig:
     for key, value in pairs:
         first, *rest = key.split(".")
         if first not in homes:
-            close = difflib.get_close_matches(first, homes, 1)
-            hint = f"; did you mean '{close[0]}'?" if close else ""
-            raise SodapError(f"'{first}' is no key of the run, its training or {method}{hint}")
+            raise SodapError(_unknown(first, homes, str(method)))
         place: dict[str, Any] = content
         for step in [*homes[first], *([first] if rest else []), *rest[:-1]]:
             inner = place.setdefault(step, {})
@@ -141,6 +141,27 @@ def validate(content: Mapping[str, Any], source: str) -> RunConfig:
         shown = f" (got {given!r})" if isinstance(given, (str, int, float, bool)) else ""
         raise SodapError(f"{source}, '{key}': {first['msg'].lower()}{shown}") from error
     return config
+
+
+def difference(before: Mapping[str, Any], now: Mapping[str, Any]) -> str | None:
+    """The first setting that is another one now, in words: `training.epochs (2 instead of 3)`."""
+    for key, value in now.items():
+        former = before.get(key)
+        if former != value:
+            nested = isinstance(former, Mapping) and isinstance(value, Mapping)
+            inner = difference(former, value) if nested else None
+            return f"{key}.{inner}" if inner else f"{key} ({former!r} instead of {value!r})"
+    return None
+
+
+def _unknown(key: str, homes: Iterable[str], method: str) -> str:
+    """Why there is no such key: it is another method's, or else perhaps misspelt."""
+    owners = [name for name in method_names() if key in find_method(name).Config.model_fields]
+    if owners:
+        return f"'{key}' is an option of {', '.join(owners)}, not of {method}"
+    close = difflib.get_close_matches(key, homes, 1)
+    hint = f"; did you mean '{close[0]}'?" if close else ""
+    return f"'{key}' is no key of the run, its training or {method}{hint}"
 
 
 def _parse(change: str) -> tuple[str, Any]:

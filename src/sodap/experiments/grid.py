@@ -38,6 +38,7 @@ from sodap.experiments.search import (
     is_broken,
     one_beyond,
     read_search,
+    refuse_unsearched,
     score_of,
     settings_to_compare,
     validation_twin,
@@ -230,8 +231,10 @@ class _Progress:
             for method, entries in self.entries.items():
                 compared = self.grid.compared(method)
                 base = self.grid.config(stream, Entry(method), SEED)
-                search = read_search(self.grid.home(stream, Entry(method)), base, compared)
+                home = self.grid.home(stream, Entry(method))
+                search = read_search(home, base, compared)
                 if compared and search is None:
+                    refuse_unsearched(home)
                     self.compared[stream, method] = compared
                     self.tasks += [
                         self._candidate(stream, method, index) for index in range(len(compared))

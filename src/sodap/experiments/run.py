@@ -26,7 +26,7 @@ from numpy.typing import NDArray
 from sodap.backbones import native_size
 from sodap.errors import SodapError
 from sodap.evaluation import accuracy, macro_f1, quadratic_kappa, summary
-from sodap.experiments.config import RunConfig
+from sodap.experiments.config import RunConfig, difference
 from sodap.experiments.environment import environment
 from sodap.experiments.evidence import keep_stage, keep_steps, leave_evidence, listening
 from sodap.learning import Learner, StageProgress, Training
@@ -113,19 +113,16 @@ def look(config: RunConfig, folder: Path, *, resume: bool) -> dict[str, Any] | N
     if folder.exists() and not folder.is_dir():
         raise SodapError(f"cannot write the run to {folder}: there is a file of that name")
     if path.exists():
-        before, now = read_json(path), config.described()
-        changed = [key for key in now if before.get(key) != now[key]]
+        changed = difference(read_json(path), config.described())
         if changed:
-            raise SodapError(
-                f"{folder} holds a run with another {changed[0]} ({before.get(changed[0])!r} "
-                f"instead of {now[changed[0]]!r}); choose another --out"
-            )
+            raise SodapError(f"{folder} holds a run with another {changed}; choose another --out")
+        finished = is_finished(folder)
         if not resume:
+            if finished:
+                raise SodapError(f"{folder} holds this run, finished; see `sodap report {folder}`")
             raise SodapError(f"{folder} holds this run already; go on with --resume")
-        if (folder / "record.json").exists():
-            record = read_json(folder / "record.json")
-            if record["status"] == "finished":
-                return record
+        if finished:
+            return read_json(folder / "record.json")
     elif folder.exists() and any(folder.iterdir()):
         raise SodapError(f"{folder} is not empty and holds no run; choose another --out")
     return None

@@ -21,7 +21,8 @@ from pathlib import Path
 from typing import Any
 
 from sodap.errors import SodapError
-from sodap.experiments.config import RunConfig
+from sodap.experiments.config import RunConfig, difference
+from sodap.experiments.variants import SIGN
 from sodap.methods import find_method
 from sodap.methods.base import BEYOND, BUDGET, RATES
 from sodap.storage import read_json, write_json
@@ -139,15 +140,31 @@ def read_search(
     if not path.is_file():
         return None
     search = read_json(path)
+    changed = difference(search["config"], base.described())
+    if changed:
+        raise SodapError(f"{path} was made with another {changed}; choose another --out")
+    if not settings:
+        raise SodapError(
+            f"{path.parent} was searched ({' '.join(as_changes(search['chosen']))} chosen), and "
+            f"--no-search takes the defaults; leave it away or choose another --out"
+        )
     begun = [each["setting"] for each in search["candidates"]][: len(settings)]
-    alike = begun and begun == [dict(each) for each in settings]
+    alike = begun == [dict(each) for each in settings]
     if not alike or search.get("beyond") != BEYOND:
         raise SodapError(f"{path} compared other settings; choose another --out")
-    now = base.described()
-    changed = [key for key in now if search["config"].get(key) != now[key]]
-    if changed:
-        raise SodapError(f"{path} was made with another {changed[0]}; choose another --out")
     return search
+
+
+def refuse_unsearched(home: Path) -> None:
+    """No search beside runs without one, of the method or its variants: they would not agree."""
+    for name in (home.name, f"{home.name}{SIGN}*"):
+        for config in sorted(home.parent.glob(f"{name}/s*/config.json")):
+            record = config.with_name("record.json")
+            if not record.is_file() or read_json(record).get("search") is None:
+                raise SodapError(
+                    f"{config.parent} was run without a search (--no-search, or settings fixed); "
+                    f"choose another --out"
+                )
 
 
 def for_the_record(search: Mapping[str, Any]) -> dict[str, Any]:
