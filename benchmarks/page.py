@@ -58,10 +58,10 @@ exceed 1.
   It takes some twenty seconds to start.
 - **Freed memory stays with the process** on a processor (`sodap.memory.keep_freed_memory`).
 - `backprop=cls_row`, an option of `residual-sodap`, goes back along the CLS row only
-  (`sodap.backbones.PortedViT.along_cls`). Losses are the same (with timm's fused attention, to the last bit); that patches have seen
-  earlier prompts is left out of the gradient. Of the activations, one row in 197 and a small matrix
-  a head are kept, and the backward pass costs next to nothing. It is an option, not the default: it
-  is another gradient, whose effect is measured in [methods](methods.md).
+  (`sodap.backbones.PortedViT.along_cls`). Losses are the same (with timm's fused attention, to the
+  last bit); that patches have seen earlier prompts is left out of the gradient. Of the activations,
+  one row in 197 and a small matrix a head are kept, and the backward pass costs next to nothing. It
+  is not the default, because it is another gradient: [methods](methods.md) has its effect.
 """
 
 WAITING = {

@@ -95,7 +95,7 @@ def test_an_option_of_another_method_is_no_misspelling() -> None:
 
 
 def test_a_method_in_the_place_of_a_recipe() -> None:
-    with pytest.raises(SodapError, match="'l2p' is a method, .* `sodap run default method=l2p`"):
+    with pytest.raises(SodapError, match=r"'l2p' is a method, .* `sodap run default method=l2p`"):
         load_config("l2p", ["stream=digits-mini"])
     assert load_config("ridge").method == "ridge", "the name of a recipe as well"
 
@@ -105,7 +105,8 @@ def test_a_difference_is_told_as_deep_as_it_lies() -> None:
     assert difference(before, {"a": 1, "b": {"c": {"d": 2, "e": 3}}}) is None
     assert difference(before, {"b": {"c": {"d": 2, "e": 5}}}) == "b.c.e (3 instead of 5)"
     assert difference(before, {"b": None}) == "b ({'c': {'d': 2, 'e': 3}} instead of None)"
-    assert difference(before, {"b": {"c": {"d": 2}}}) == "b.c ({'d': 2, 'e': 3} instead of {'d': 2})"
+    fewer = {"b": {"c": {"d": 2}}}
+    assert difference(before, fewer) == "b.c ({'d': 2, 'e': 3} instead of {'d': 2})"
     assert difference(before, {"a": 1, "new": 6}) == "new (None instead of 6)"
 
 

@@ -221,6 +221,8 @@ def test_a_run_goes_on_with_the_same_images_only(tmp_path: Path) -> None:
     folder = tmp_path / "run"
     with pytest.raises(PluggedOutError):
         run(quick("sequential"), folder, stream=make_stream(), observer=Stopper(3))
+    with pytest.raises(SodapError, match="holds this run already; go on with --resume"):
+        run(quick("sequential"), folder, stream=make_stream())
     with pytest.raises(SodapError, match="begun with another stream"):
         run(quick("sequential"), folder, stream=make_stream(count=48), resume=True)
 

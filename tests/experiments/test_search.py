@@ -121,5 +121,5 @@ def test_a_search_is_used_again_for_the_same_question_only(tmp_path: Path) -> No
         read_search(tmp_path, BASE, RATES)
     write_search(tmp_path, search)
     other = load_config("sequential", [f"seed={SEED}", "epochs=2"])
-    with pytest.raises(SodapError, match="another training.epochs"):
+    with pytest.raises(SodapError, match=r"another training\.epochs"):
         read_search(tmp_path, other, RATES)

@@ -148,9 +148,11 @@ def difference(before: Mapping[str, Any], now: Mapping[str, Any]) -> str | None:
     for key, value in now.items():
         former = before.get(key)
         if former != value:
-            nested = isinstance(former, Mapping) and isinstance(value, Mapping)
-            inner = difference(former, value) if nested else None
-            return f"{key}.{inner}" if inner else f"{key} ({former!r} instead of {value!r})"
+            if isinstance(former, Mapping) and isinstance(value, Mapping):
+                inner = difference(former, value)
+                if inner is not None:
+                    return f"{key}.{inner}"
+            return f"{key} ({former!r} instead of {value!r})"
     return None
 
 
