@@ -23,7 +23,7 @@ addEventListener("load", async () => {{
     const root = frame.contentDocument.documentElement;
     const wide = [...root.querySelectorAll("body *")].filter(each =>
       !each.closest(".scroll") && !each.closest("svg") && !each.closest(".unseen")
-      && !each.closest("nav") && each.getBoundingClientRect().right > frame.clientWidth + 1);
+      && each.getBoundingClientRect().right > frame.clientWidth + 1);
     const letters = root.querySelector("figure svg text");
     return {{
       width: frame.contentWindow.innerWidth,

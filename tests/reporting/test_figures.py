@@ -22,7 +22,7 @@ from sodap.reporting import (
     samples,
     to_svg,
 )
-from sodap.reporting.figures import group_means, losses_by_step
+from sodap.reporting.figures import group_means, losses_by_step, unweighed
 
 from .made_records import CLASSES, DOMAINS, made_log, made_record, made_stream, made_traces
 
@@ -57,6 +57,14 @@ def test_samples_show_one_row_a_domain_and_each_class() -> None:
             seen = part[part[..., 3] == 255]
             assert len(seen) == 2 * 8 * 8  # all images that there are: two, though five would fit
             assert (seen[:, :3] == 10 * domain + label).all()
+
+
+def test_samples_part_classes_more_than_images() -> None:
+    sheet = np.asarray(samples(made_stream(("snow",))).axes[0].images[0].get_array())
+    wide = sheet.shape[1] // 2
+    taken = sheet[:, :wide, 3].max(axis=0) > 0  # of the first class; there are two of five images
+    assert np.flatnonzero(taken).tolist() == [*range(8), *range(11, 19)]
+    assert wide == 5 * 8 + 4 * 3 + 12
 
 
 def test_samples_of_large_images_and_many_classes_stay_small() -> None:
@@ -159,6 +167,59 @@ def test_losses_and_weights_of_every_epoch() -> None:
                 epoch: row[kind][term] for epoch, row in enumerate(rows, 1) if term in row[kind]
             }
             assert np.isnan(points[points[:, 0] == 4.5, 1]).all()  # no line from stage to stage
+
+
+@pytest.mark.parametrize("values", [(1.04, 1.05), (1.0, 1.0), (0.2, 0.9), (0.05, 40.0)])
+def test_the_axis_of_weights_fits_them(values: tuple[float, float]) -> None:
+    rows = made_log()
+    for row, weight in zip(rows[2:], values * 2, strict=True):
+        row["weights"] = dict.fromkeys(row["weights"], weight)
+    bottom = losses(rows).axes[1]
+    low, high = bottom.get_ylim()
+    assert low < min(values)
+    assert max(values) < high
+    assert high / low == pytest.approx(max(1.2, 1.1 * max(values) / min(values)))
+    assert bottom.get_yscale() == "log"
+    assert len(bottom.get_yticks()) >= 3
+    assert all(low <= tick <= high for tick in bottom.get_yticks())
+
+
+@pytest.mark.parametrize("small", [3e-5, 0.004, 0.7])
+def test_small_losses_are_seen(small: float) -> None:
+    rows = made_log()
+    for row in rows[2:]:
+        row["losses"]["real"] = small
+    rows[2]["losses"]["real"] = 0.0  # exactly 0 stays at the bottom
+    for figure in (losses(rows), losses_by_step(rows, made_traces(rows))):
+        top = figure.axes[0]
+        heights = top.transAxes.inverted().transform(
+            top.transData.transform([(1, 0.0), (1, small), (1, 3.0)])
+        )[:, 1]
+        assert heights[0] == pytest.approx(0)
+        assert heights[1] > 0.1, "not squashed onto zero"
+        assert heights[2] < 1
+        assert 0 in top.get_yticks()
+
+
+def test_one_step_without_loss_does_not_stretch_the_axis() -> None:
+    rows = made_log()
+    traces = made_traces(rows)
+    usual = losses_by_step(rows, traces).axes[0].get_yticks()
+    traces[2].losses["real"][0] = 1e-9  # distillation, before anything has changed
+    assert np.array_equal(losses_by_step(rows, traces).axes[0].get_yticks(), usual)
+
+
+def test_losses_that_are_all_zero_can_be_drawn() -> None:
+    rows = [{**row, "losses": {"ce": 0.0}, "weights": {}} for row in made_log()]
+    assert losses(rows).axes[0].get_ylim()[1] > 0
+
+
+def test_which_stages_have_no_weights() -> None:
+    rows = made_log()
+    assert unweighed(rows) == " (stage 1 has none)"
+    assert unweighed(rows[2:]) == ""
+    rows[2]["weights"] = rows[3]["weights"] = {}
+    assert unweighed(rows) == " (stages 1, 2 have none)"
 
 
 def test_losses_without_weights_have_one_panel() -> None:

@@ -546,7 +546,7 @@ def test_damage_is_told_and_the_rest_is_shown(home: Path, tmp_path: Path) -> Non
         log.write('{"stage": 3, "do')
     found = read_run(tmp_path / "run")
     page = report_page([found], sections_of(found))
-    assert "1 lines of log.jsonl cannot be read" in page
+    assert "1 line of log.jsonl cannot be read" in page
     assert "is damaged: its checksum does not match" in page
     assert "The run left no answers to single images" in page
     shutil.rmtree(tmp_path / "run" / "evidence")
@@ -591,6 +591,31 @@ def test_runs_are_found_in_folders_and_told_apart(home: Path) -> None:
     assert one.label != two.label
     same, again = labelled([found[1], found[1]])
     assert (same.label, again.label) == ("sequential", "sequential (again, 2)")
+
+
+def test_a_variant_has_one_name(several: list[ShownRun]) -> None:
+    """That of its record; its method is called as ever."""
+    plain = next(run for run in several if run.method == "sequential" and run.seed == 0)
+    config = {**plain.record["config"], "options": {"faithful": True}}
+    name = "sequential@faithful"
+    changed = replace(plain, record={**plain.record, "config": config, "variant": name}, label="")
+    runs = labelled([replace(plain, label=""), changed])
+    assert [run.label for run in runs] == ["sequential", name]
+    assert runs[1].title == f"{name} on stripes, seed 0"
+    sections = comparison_sections(runs)
+    page = report_page(runs, sections)
+    assert "faithful=" not in page
+    assert "Variants (@) are not ranked." in page
+    assert "2 runs of 2 methods on stripes" in page
+    (table,) = make_tables([run.record for run in runs])
+    assert table.methods == ["sequential", name]
+    (lines,) = [d for s in sections for d in s.drawings if d.name == "forgetting-1"]
+    legend = [line.get_label() for line in lines.figure.axes[0].lines]
+    assert {"1: sequential", f"2: {name}"} <= set(legend)
+    named = [block.rows for s in sections for block in s.blocks if isinstance(block, Table)]
+    first = [[row[0] for row in rows] for rows in named]
+    assert first[0] == ["sequential", name, "constant"]
+    assert [name] in first, "differences are those of the variant to its method"
 
 
 @pytest.mark.parametrize("path", KEPT, ids=[path.stem for path in KEPT])

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 from sodap.experiments import load_config, run
@@ -44,6 +46,28 @@ def test_every_width_shows_the_whole_page(
         assert look.wide == []
         assert all(200 < figure <= width for figure in look.figures)
         assert look.dark == dark
+
+
+LETTERS = """[
+  page => [...page.querySelectorAll("figure svg")].filter(svg => svg.querySelector("text")).map(
+    svg => Math.max(...[...svg.querySelectorAll("text")].map(
+      text => parseFloat(getComputedStyle(text).fontSize) * svg.getScreenCTM().a))),
+  page => [...page.querySelectorAll("table")].filter(table => {
+    const words = page.getElementById(table.getAttribute("aria-labelledby"));
+    return !words || !words.textContent.trim() || words.closest(".scroll");
+  }).length,
+]"""
+
+
+@pytest.mark.slow
+def test_letters_are_as_large_in_every_figure(browser: Browser, runs: list[ShownRun]) -> None:
+    """And the caption of a table stands still while the table scrolls."""
+    run = replace(runs[0], stream=make_stream(3, 3), no_stream="")
+    page = report_page([run], sections_of(run))
+    assert "whose routing is shown" in page
+    sizes, scrolling = browser.show(page, steps=LETTERS).answers
+    assert max(sizes) < 1.5 * min(sizes)
+    assert scrolling == 0
 
 
 STEPS = """[

@@ -11,7 +11,7 @@ import pytest
 from rich.console import Console
 
 from sodap.errors import SodapError
-from sodap.evaluation import summary
+from sodap.evaluation import spread, summary
 from sodap.reporting import (
     METRICS,
     StreamTable,
@@ -24,7 +24,8 @@ from sodap.reporting import (
     make_tables,
     verdict,
 )
-from sodap.reporting.formats import show
+from sodap.reporting.claims import claims
+from sodap.reporting.formats import show, show_spread
 from sodap.reporting.tables import mixtures
 from tests.reporting.made_runs import a_record, write
 
@@ -144,7 +145,30 @@ def test_markdown() -> None:
     assert lines[2] == "| `ridge` | 5 | **0.900 ± 0.001** | 20.6 kB | – |"
     assert lines[3].startswith("| `residual-sodap` | 5 | 0.800 ± 0.001 | 20.6 kB | **-0.100 (")
     assert lines[5] == "| constant | – | 0.525 | 0 | – |"
-    assert {line.count("|") for line in lines} == {6}
+    *grid, blank, told = lines
+    assert {line.count("|") for line in grid} == {6}
+    assert blank == ""
+    assert told.startswith("In brackets: 95 % bootstrap interval over seeds. Bold: the best of a")
+
+
+@pytest.mark.parametrize("seeds", [1, 2])
+def test_with_few_seeds_there_is_no_interval_and_nothing_bold(seeds: int) -> None:
+    table = the_table(seeds)
+    text = as_markdown(table, ALL, "ridge")
+    assert "**" not in text
+    assert "-0.100 |" in text, "the difference itself is there"
+    assert "(" not in text
+    assert text.endswith("Fewer than 3 seeds in common: no intervals, and nothing is bold.\n")
+    assert f"by {('one seed, which tells', 'two seeds, which tell')[seeds - 1]}" in verdict(table)
+    assert "(p " not in verdict(table)
+    (number,) = claims([(table, "ridge", "sequential", "average_accuracy")])
+    assert number is not None
+    assert number.p is None
+
+
+def test_a_method_alone_is_not_the_best() -> None:
+    assert "**" not in as_markdown(the_table(5, ridge=0.9), ALL, None)
+    assert "bold" not in as_markdown(the_table(5, ridge=0.9), ALL, None)
 
 
 def test_latex() -> None:
@@ -185,8 +209,11 @@ def test_text_fits_80_columns() -> None:
     assert isinstance(console.file, io.StringIO)
     text = re.sub(r"\x1b\[[0-9;]*m", "", console.file.getvalue())
     assert max(map(len, text.splitlines())) <= 80
-    assert len(text.splitlines()) == 2 * 5, "no cell was broken in two"
-    for shown in ("0.900±0.001", "4.32k", "20.6 kB", "1k", "5k", "+0.100 (+0.100, +0.100)"):
+    *grids, told, more = text.splitlines()
+    assert len(grids) == 2 * 5, "no cell was broken in two"
+    assert told.startswith("In brackets: 95 % bootstrap interval over seeds. Bold: ")
+    assert f"{told} {more}".endswith("a difference that is more than the noise between seeds.")
+    for shown in ("0.900±0.001", "4.32k ", "20.6 kB ", "1k±0", "5k", "+0.100 (+0.100, +0.100)"):
         assert shown in text
     bold = Console(width=80, file=io.StringIO(), force_terminal=True, color_system="standard")
     bold.print(*as_text(the_table(), ALL, None))
@@ -210,6 +237,22 @@ def test_text_fits_80_columns() -> None:
 )
 def test_single_numbers(metric: str, value: float | None, shown: str) -> None:
     assert show(value, METRICS[metric]) == shown
+
+
+@pytest.mark.parametrize(
+    ("metric", "numbers", "shown"),
+    [
+        ("train_speed", [1000, 1004], "1k ± 0"),
+        ("train_speed", [100, 140], "120 ± 28"),
+        ("stored_bytes", [640, 640], "640 B"),
+        ("average_accuracy", [0.5, 0.5], "0.500 ± 0.000"),
+        ("average_accuracy", [0.5], "0.500"),
+    ],
+)
+def test_a_deviation_is_shown_unless_there_is_none(
+    metric: str, numbers: list[float], shown: str
+) -> None:
+    assert show_spread(spread(numbers), METRICS[metric], " ± ") == shown
 
 
 # ---------------------------------------------------------------------- finding records
@@ -236,7 +279,7 @@ def test_what_is_no_record(tmp_path: Path) -> None:
     with pytest.raises(SodapError, match="is not the record of a run"):
         find_records([tmp_path / "other.json"])
     write(tmp_path / "runs" / "record.json", a_record("ridge", 0, 0.9, status="failed"))
-    with pytest.raises(SodapError, match="1 are not finished"):
+    with pytest.raises(SodapError, match="1 is not finished"):
         find_records([tmp_path / "runs"])
     with pytest.raises(SodapError, match="two runs are of ridge with seed 0"):
         make_tables([a_record("ridge", 0, 0.9), a_record("ridge", 0, 0.8)])
@@ -263,17 +306,22 @@ def test_fewer_seeds_are_shown_and_not_ranked() -> None:
     told = verdict(table)
     assert told.startswith("`ridge` has the highest AvgACC")
     assert "fewer seeds: `slda` (3 seeds, AvgACC 0.9" in told
+    (once,) = make_tables([*records(5, ridge=0.8), a_record("slda", 0, 0.9)])
+    assert "`slda` (1 seed, AvgACC" in verdict(once)
 
 
 def test_variants_are_shown_and_not_ranked() -> None:
     name = "sequential@faithful"
     changed = [a_record("sequential", seed, 0.95, variant=name) for seed in range(5)]
-    (table,) = make_tables(records() + changed)
-    assert table.methods[0] == name
-    assert table.variants == {name: "sequential"}
+    lost = a_record("l2p", 0, 0.6, variant="l2p@faithful")  # its method is not here
+    (table,) = make_tables([*changed, lost, *records()])
+    assert table.methods == ["ridge", "residual-sodap", "sequential", name, "l2p@faithful"]
+    assert table.variants == {name: "sequential", "l2p@faithful": "l2p"}
     assert name not in table.contenders
     assert table.best(METRICS["average_accuracy"]) == {"ridge"}
     assert f"`{name}`" not in verdict(table)
+    assert verdict(table).endswith(" Variants (@) are not ranked.")
+    assert "Variants" not in verdict(the_table())
     assert f"| `{name}` | 5 | 0.950" in as_markdown(table, ALL, None)
 
 

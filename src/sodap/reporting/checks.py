@@ -10,6 +10,7 @@ from typing import Any
 
 from torch import Tensor
 
+from sodap.reporting.words import plural
 from sodap.streams import Stream
 from sodap.streams.splits import SplitRow
 
@@ -35,10 +36,10 @@ def split_checks(
     """What `rows` and the images of `stream` say, or that they are not there, and why."""
     return [
         _classes(record["stream"]),
-        _shared("The same file in two splits", "files", rows, lambda row: row.path),
+        _shared("The same file in two splits", "file", rows, lambda row: row.path),
         _shared(
             "A group (patient, object) in two splits",
-            "groups",
+            "group",
             [row for row in rows if row.group],
             lambda row: row.group,
         ),
@@ -64,14 +65,14 @@ def _classes(described: Mapping[str, Any]) -> Check:
 
 def _shared(what: str, kind: str, rows: Sequence[SplitRow], of: Callable[[SplitRow], str]) -> Check:
     if not rows:
-        return Check(what, None, f"the stream knows no {kind}")
+        return Check(what, None, f"the stream knows no {kind}s")
     places: dict[tuple[str, str], set[str]] = defaultdict(set)
     for row in rows:
         places[row.domain, of(row)].add(row.split)
     torn = sorted(name for (_, name), splits in places.items() if len(splits) > 1)
     if not torn:
-        return Check(what, True, f"none of {len(places):,} {kind}")
-    return Check(what, False, f"{len(torn):,} of {len(places):,} {kind}, such as {torn[0]}")
+        return Check(what, True, f"none of {plural(len(places), kind)}")
+    return Check(what, False, f"{len(torn):,} of {plural(len(places), kind)}, such as {torn[0]}")
 
 
 def _pixels(stream: Stream | None, no_stream: str, name: str) -> Check:

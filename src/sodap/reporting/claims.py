@@ -28,7 +28,7 @@ class Claim:
     gap: Difference
     p: float | None
     """Student's, of the paired differences, corrected; None where seeds cannot tell, since there
-    is one, or since the difference is the same for all."""
+    are too few, or since the difference is the same for all."""
 
     @property
     def certain(self) -> bool:
@@ -44,9 +44,12 @@ def claims(questions: Sequence[Question]) -> list[Claim | None]:
 
 
 def p_value(gap: Difference) -> float | None:
-    """Student's t, two-sided, of paired differences that are 0 on average; None without noise."""
+    """Student's t, two-sided, of paired differences that are 0 on average; None without noise.
+
+    A difference without an interval, which has too few seeds for one, has no p either.
+    """
     sd = gap.student.sd
-    if sd is None:
+    if sd is None or gap.low is None:
         return None
     if sd < SAME:
         return 1.0 if abs(gap.mean) < SAME else None

@@ -82,6 +82,7 @@ def demo_page(
         losses=_drawn(figures.losses(logs[main]), f"Losses of {main} in each epoch"),
         terms={term: TERMS.get(term, "") for row in logs[main] for term in row["losses"]},
         weighed=any(row["weights"] for row in logs[main]),
+        unweighed=figures.unweighed(logs[main]),
     )
 
 

@@ -31,6 +31,11 @@ WIDTH = 5.2  # inches; at this width the text can still be read on a telephone
 COLUMNS = 10
 THUMBNAIL = 48  # pixels a side at most: enough to see, small enough for a page
 GAP = 3
+CLASS_GAP = 12  # pixels; wider than between two images of one class
+LEAST_RANGE = 1.2
+"""From the lower to the upper end of the axis of weights: smaller changes are next to none."""
+KINDS = ("losses", "weights")
+"""What an epoch and a step hold for each term."""
 BLUE, ORANGE = METHOD_COLOURS[:2]
 GREY = "#6b7280"
 MARKERS = "osD^v"  # for those to whom colours say little
@@ -41,31 +46,38 @@ def samples(stream: Stream) -> Figure:
     shown = stream.classes[:COLUMNS]
     each = max(1, COLUMNS // len(shown))
     side = min(stream.domains[0].test.images.shape[-1], THUMBNAIL)
-    sheet = np.vstack([_strip(domain, len(shown), each, side) for domain in stream.domains])
+    gap = CLASS_GAP if each > 1 else GAP
+    sheet = np.vstack([_strip(domain, len(shown), each, side, gap) for domain in stream.domains])
     high, wide, _ = sheet.shape
     with rc_context(STYLE):
         figure = Figure(figsize=(WIDTH, 0.3 + 0.82 * WIDTH * high / wide))
         axes = figure.add_subplot()
         axes.imshow(sheet, interpolation="none")  # embedded as it is, not drawn anew
-        axes.set_xticks((np.arange(len(shown)) + 0.5) * wide / len(shown), labels=shown)
+        middles = (np.arange(len(shown)) + 0.5) * wide / len(shown) - gap / 2
+        axes.set_xticks(middles, labels=shown)
         names = [domain.name for domain in stream.domains]
         axes.set_yticks((np.arange(len(names)) + 0.5) * high / len(names), labels=names)
         _bare(axes)
     return figure
 
 
-def _strip(domain: Domain, classes: int, each: int, side: int) -> NDArray[np.uint8]:
-    """The first `each` test images of every class in a row, clear where there are too few."""
-    strip = np.zeros((side + GAP, classes * each, side + GAP, 4), np.uint8)
+def _strip(domain: Domain, classes: int, each: int, side: int, gap: int) -> NDArray[np.uint8]:
+    """The first `each` test images of every class in a row, clear where there are too few.
+
+    `gap` clear columns of pixels part two classes.
+    """
+    step = side + GAP
+    strip = np.zeros((step, classes, each * step - GAP + gap, 4), np.uint8)
     for label in range(classes):
         found = domain.test.images[domain.test.labels == label][:each]
         if len(found) == 0:
             continue
         small = F.interpolate(found.float(), (side, side), mode="bicubic", antialias=True)
-        tiles = small.round().clamp(0, 255).byte().permute(2, 0, 3, 1).numpy()
-        place = strip[:side, label * each : label * each + len(found), :side]
-        place[..., :3], place[..., 3] = tiles, 255
-    return strip.reshape(side + GAP, -1, 4)
+        tiles = small.round().clamp(0, 255).byte().permute(0, 2, 3, 1).numpy()
+        for number, tile in enumerate(tiles):
+            place = strip[:side, label, number * step : number * step + side]
+            place[..., :3], place[..., 3] = tile, 255
+    return strip.reshape(step, -1, 4)
 
 
 def accuracy_matrix(record: Record, title: str) -> Figure:
@@ -221,11 +233,9 @@ def drift(record: Record) -> Figure:
 
 def losses(rows: Sequence[Row]) -> Figure:
     """Every loss term over the epochs of all stages and, where they were learned, its weights."""
-    highest = max(max(row["losses"].values()) for row in rows)
-    weights = [weight for row in rows for weight in row["weights"].values()]
     with rc_context(STYLE):
-        figure = _loss_figure(highest, weights)
-        for axes, kind in zip(figure.axes, ("losses", "weights"), strict=False):
+        figure = _loss_figure(*(_of_epochs(rows, kind) for kind in KINDS))
+        for axes, kind in zip(figure.axes, KINDS, strict=False):
             _terms(axes, rows, kind)
         _name_stages(figure.axes[0], _stage_middles(rows))
         figure.axes[-1].set_xlabel("epoch, counted over all stages")
@@ -240,13 +250,17 @@ def losses_by_step(rows: Sequence[Row], traces: Mapping[int, Trace], size: int =
     in the middle of its own.
     """
     terms = list(dict.fromkeys(term for row in rows for term in row["losses"]))
-    losses = [v.numpy() for trace in traces.values() for v in trace.losses.values()]
-    weights = [v.numpy() for trace in traces.values() for v in trace.weights.values()]
+    drawn: dict[str, list[float]] = {
+        kind: [
+            value
+            for trace in traces.values()
+            for values in getattr(trace, kind).values()
+            for value in group_means(values.numpy(), size)[1]
+        ]
+        for kind in KINDS
+    }
     with rc_context(STYLE):
-        figure = _loss_figure(
-            max(float(np.nanmax(values)) for values in losses),
-            [float(end) for values in weights for end in (np.nanmin(values), np.nanmax(values))],
-        )
+        figure = _loss_figure(_of_epochs(rows, "losses"), drawn["weights"], drawn["losses"])
         first = 1  # number of the stage's first step, counted over all stages
         middles = []
         for stage, trace in traces.items():
@@ -294,23 +308,59 @@ def _epoch_means(
         axes.plot(middles, means, marker, ms=3, color=colour, label=term)
 
 
-def _loss_figure(highest: float, weights: Sequence[float]) -> Figure:
-    """Axes for losses up to `highest` and, below them, for weights, if there are any."""
+def unweighed(rows: Sequence[Row]) -> str:
+    """Which stages have no weights, in brackets; empty where all have some."""
+    weighed = {row["stage"] for row in rows if row["weights"]}
+    bare = [stage for stage in dict.fromkeys(row["stage"] for row in rows) if stage not in weighed]
+    if not bare:
+        return ""
+    numbers = ", ".join(map(str, bare))
+    return f" (stage {numbers} has none)" if len(bare) == 1 else f" (stages {numbers} have none)"
+
+
+def _of_epochs(rows: Sequence[Row], kind: str) -> list[float]:
+    return [value for row in rows for value in row[kind].values()]
+
+
+def _loss_figure(
+    losses: Sequence[float], weights: Sequence[float], steps: Sequence[float] = ()
+) -> Figure:
+    """Axes that hold all losses, of epochs and of single steps, and below them all weights.
+
+    The second axes are left out where there are no weights.
+    """
+    losses, weights, steps = (
+        [value for value in each if np.isfinite(value)] for each in (losses, weights, steps)
+    )
+    highest = max([*losses, *steps], default=0.0)
     figure = Figure(figsize=(WIDTH, 5.0 if weights else 3.2))
     top = figure.add_subplot(2 if weights else 1, 1, 1)
-    top.set_yscale("symlog", linthresh=0.01)  # a loss may be exactly 0
-    top.set_ylim(0, highest * 1.3)
-    _ticks(top, [0, *_round_numbers(0.01, highest * 1.3)])
+    linear = _linear_below(losses)
+    top.set_yscale("symlog", linthresh=linear)  # a loss may be exactly 0
+    top.set_ylim(0, highest * 1.3 or linear)
+    _ticks(top, [0, *_round_numbers(linear, highest * 1.3)])
     top.set_ylabel("loss")
     if weights:
         bottom = figure.add_subplot(2, 1, 2, sharex=top)
-        low, high = min(0.5, *weights) * 0.9, max(2.0, *weights) * 1.1
+        middle = (min(weights) * max(weights)) ** 0.5
+        reach = max(1.1 * max(weights) / min(weights), LEAST_RANGE) ** 0.5
+        low, high = middle / reach, middle * reach
         bottom.set_yscale("log")
         bottom.set_ylim(low, high)
-        _ticks(bottom, _round_numbers(low, high))
+        _ticks(bottom, _few_numbers(low, high))
         bottom.set_ylabel("weight")
     top.xaxis.set_major_locator(MaxNLocator(integer=True))
     return figure
+
+
+def _linear_below(losses: Sequence[float]) -> float:
+    """Up to where the axis is linear: a power of ten, no more than the smallest loss above 0.
+
+    `losses` are those of whole epochs: that of a stage's first step may be 0 but for rounding, and
+    would take all the room. So would an epoch below a millionth of the largest.
+    """
+    positive = [loss for loss in losses if loss > 0] or [1.0]
+    return float(10.0 ** np.floor(np.log10(max(min(positive), 1e-6 * max(positive)))))
 
 
 def _name_stages(axes: Axes, middles: Iterable[tuple[float, int]]) -> None:
@@ -368,10 +418,18 @@ def _stage_axis(axes: Axes, stages: Sequence[Mapping[str, Any]]) -> None:
 
 def _round_numbers(low: float, high: float) -> list[float]:
     """1, 2, 5, 10, ... from `low` to `high`; powers of ten alone where these would be many."""
-    powers = range(-4, 8)
+    powers = range(-12, 8)
     fine = [digit * 10.0**power for power in powers for digit in (1, 2, 5)]
     inside = [number for number in fine if low <= number <= high]
     return inside if len(inside) <= 6 else [10.0**n for n in powers if low <= 10.0**n <= high]
+
+
+def _few_numbers(low: float, high: float) -> list[float]:
+    """Round numbers from `low` to `high`, at equal distances where 1, 2, 5 would be too coarse."""
+    coarse = _round_numbers(low, high)
+    if len(coarse) > 2:
+        return coarse
+    return [float(n) for n in MaxNLocator(5).tick_values(low, high) if low <= n <= high]
 
 
 def _ticks(axes: Axes, numbers: Sequence[float]) -> None:

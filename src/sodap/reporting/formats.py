@@ -2,7 +2,8 @@
 
 Numbers are mean ± standard deviation over seeds. The best of a column is bold; the constant row,
 variants and methods that see all domains at once take no part in that. A difference is bold where
-it is more than the noise between seeds, corrected for all differences of its column.
+it is more than the noise between seeds, corrected for all differences of its column. With fewer
+than `FEWEST` seeds in common nothing is bold.
 """
 
 from __future__ import annotations
@@ -13,10 +14,11 @@ from collections.abc import Callable, Sequence
 
 from rich.markup import escape
 from rich.table import Table
+from rich.text import Text
 
 from sodap.evaluation import Difference, Spread
 from sodap.reporting.claims import Claim, claims
-from sodap.reporting.tables import CONSTANT, Metric, StreamTable
+from sodap.reporting.tables import CONSTANT, FEWEST, Metric, StreamTable
 
 Cell = tuple[str, bool]
 """What is shown, and whether it is bold."""
@@ -28,7 +30,7 @@ def rows_of(
     table: StreamTable, metrics: Sequence[Metric], against: str | None, plus: str = " ± "
 ) -> list[list[Cell]]:
     """Method, seeds, a cell a metric, and the difference in the first metric to `against`."""
-    best = {metric.key: table.best(metric) for metric in metrics}
+    best = {metric.key: table.winners(metric) for metric in metrics}
     others = [method for method in table.methods if method != against]
     gaps: dict[str, Claim | None] = {}
     if against is not None:
@@ -53,6 +55,18 @@ def rows_of(
 def heads_of(metrics: Sequence[Metric], against: str | None) -> list[str]:
     ends = [] if against is None else [f"{metrics[0].title} minus {against}"]
     return ["method", "seeds", *(metric.title for metric in metrics), *ends]
+
+
+def legend(table: StreamTable, metrics: Sequence[Metric], against: str) -> str:
+    """What bold and brackets mean; or that there are none, and why."""
+    others = [method for method in table.methods if method != against]
+    enough = any(len(table.shared(method, against)) >= FEWEST for method in others)
+    if not enough and not any(table.winners(metric) for metric in metrics):
+        return f"Fewer than {FEWEST} seeds in common: no intervals, and nothing is bold."
+    return (
+        "In brackets: 95 % bootstrap interval over seeds. Bold: the best of a column, and a "
+        "difference that is more than the noise between seeds."
+    )
 
 
 # ---------------------------------------------------------------------- single numbers
@@ -80,11 +94,11 @@ def show_spread(found: Spread | None, metric: Metric, plus: str) -> str:
     if found is None:
         return "–"
     middle = show(found.mean, metric)
-    if found.sd is None or (
-        metric.unit != "score" and show(found.mean + found.sd, metric) == middle
-    ):
+    if found.sd is None or (metric.unit != "score" and found.sd == 0):
         return middle  # a size that is the same for every seed
-    return f"{middle}{plus}{show(found.sd, metric)}"
+    # In the digits of the mean a small deviation is none.
+    unseen = metric.unit != "score" and show(found.mean + found.sd, metric) == middle
+    return f"{middle}{plus}{'0' if unseen else show(found.sd, metric)}"
 
 
 def show_claim(claim: Claim | None) -> Cell:
@@ -107,13 +121,19 @@ def _signed(value: float) -> str:
 # ---------------------------------------------------------------------- the formats
 
 
-def as_text(table: StreamTable, metrics: Sequence[Metric], against: str | None) -> list[Table]:
-    """For a terminal of 80 columns: the scores that decide, then the rest, if all are wanted."""
+def as_text(
+    table: StreamTable, metrics: Sequence[Metric], against: str | None
+) -> list[Table | Text]:
+    """For a terminal of 80 columns: the scores that decide, then the rest, if all are wanted.
+
+    Where methods are compared, what bold and brackets mean comes last.
+    """
+    told = [Text(legend(table, metrics, against))] if against is not None else []
     if len(metrics) <= len(SCORES):
-        return [_grid(table, metrics, against)]
+        return [_grid(table, metrics, against), *told]
     first = [metric for metric in metrics if metric.key in SCORES] or list(metrics[:3])
     rest = [metric for metric in metrics if metric not in first]
-    return [_grid(table, first, against), _grid(table, rest, None)]
+    return [_grid(table, first, against), _grid(table, rest, None), *told]
 
 
 def _grid(table: StreamTable, metrics: Sequence[Metric], against: str | None) -> Table:
@@ -140,6 +160,8 @@ def as_markdown(table: StreamTable, metrics: Sequence[Metric], against: str | No
         name = method if method == CONSTANT else f"`{method}`"
         texts = [f"**{text}**" if bold else text for text, bold in cells]
         lines.append(f"| {' | '.join([name, *texts])} |")
+    if against is not None:
+        lines += ["", legend(table, metrics, against)]
     return "\n".join(lines) + "\n"
 
 

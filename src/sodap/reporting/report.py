@@ -63,7 +63,7 @@ def report_page(
 
 
 def _together(runs: Sequence[ShownRun]) -> str:
-    methods = {run.label or run.method for run in runs}
+    methods = {run.name for run in runs}
     streams = {run.stream_name for run in runs}
     where = next(iter(streams)) if len(streams) == 1 else plural(len(streams), "stream")
     return f"{plural(len(runs), 'run')} of {plural(len(methods), 'method')} on {where}"
@@ -75,8 +75,8 @@ def _opening(runs: Sequence[ShownRun]) -> str:
         return f"Learned one domain after the other on {', '.join(names)}."
     (run,) = runs
     if not run.learned:
-        return f"{run.method} was to learn {run.stream_name}; it has not finished a stage."
-    return lead({run.label or run.method: run.record})
+        return f"{run.name} was to learn {run.stream_name}; it has not finished a stage."
+    return lead({run.name: run.record})
 
 
 def _png(drawing: Drawing) -> bytes:

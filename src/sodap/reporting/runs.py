@@ -20,6 +20,8 @@ from sodap.experiments.evidence import StageEvidence, read_evidence, read_steps
 from sodap.learning.trace import Trace
 from sodap.reporting.checks import Check, split_checks
 from sodap.reporting.figures import Record, Row
+from sodap.reporting.tables import row_of
+from sodap.reporting.words import plural
 from sodap.storage import read_json
 from sodap.streams import Stream, load_stream
 from sodap.streams.splits import SplitRow, read_splits
@@ -54,6 +56,16 @@ class ShownRun:
         return name
 
     @property
+    def row(self) -> str:
+        """Its method, or the variant of it that it is."""
+        return row_of(self.record)
+
+    @property
+    def name(self) -> str:
+        """What it is called on a page."""
+        return self.label or self.row
+
+    @property
     def stream_name(self) -> str:
         name: str = self.record["stream"]["name"]
         return name
@@ -64,7 +76,7 @@ class ShownRun:
 
     @property
     def title(self) -> str:
-        return f"{self.label or self.method} on {self.stream_name}, seed {self.seed}"
+        return f"{self.name} on {self.stream_name}, seed {self.seed}"
 
     @property
     def classes(self) -> list[str]:
@@ -171,7 +183,7 @@ def read_run(folder: Path) -> ShownRun:
         record = _without_record(read_json(folder / "config.json"))
     log, broken = _read_log(folder / "log.jsonl")
     if broken:
-        troubles.append(f"{broken} lines of log.jsonl cannot be read")
+        troubles.append(f"{plural(broken, 'line')} of log.jsonl cannot be read")
     evidence: list[StageEvidence] = []
     stages = len(record["stages"])
     try:
@@ -280,13 +292,14 @@ def with_composition(
 
 
 def labelled(runs: Sequence[ShownRun]) -> list[ShownRun]:
-    """Runs of one method get the settings in which they differ into their label."""
+    """Runs of one row get the settings in which they differ into their label.
+
+    A variant says in its name in what it differs from its method.
+    """
     named = []
     for run in runs:
         rivals = [
-            other
-            for other in runs
-            if other.method == run.method and other.stream_name == run.stream_name
+            other for other in runs if other.row == run.row and other.stream_name == run.stream_name
         ]
         flat = [_flat(other.record["config"]) for other in rivals]
         mine = _flat(run.record["config"])
@@ -296,7 +309,7 @@ def labelled(runs: Sequence[ShownRun]) -> list[ShownRun]:
             if any(other.get(key) != mine[key] for other in flat) and key not in _NOT_NAMED
         ]
         words = [f"{key.split('.', 1)[-1]}={_word(mine[key])}" for key in differing]
-        named.append(replace(run, label=" ".join([run.method, *words])))
+        named.append(replace(run, label=" ".join([run.row, *words])))
     return _numbered(named)
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -27,6 +27,8 @@ Record = Mapping[str, Any]
 MAIN = "residual-sodap"
 SAME = 1e-9
 """Scores that differ by less are one score: no single image was answered otherwise."""
+FEWEST = 3
+"""Seeds in common; with fewer nothing is said of the noise: no interval, nothing bold."""
 PARTS = ("training", "options")
 """The keys of a configuration that hold settings themselves."""
 CONSTANT = "constant"
@@ -119,13 +121,16 @@ class StreamTable:
 
     @cached_property
     def methods(self) -> list[str]:
-        """The most accurate first; the order of the alphabet where they are equal."""
+        """The most accurate first, in the order of the alphabet where they are equal.
+
+        A variant stands below its method.
+        """
 
         def rank(method: str) -> tuple[float, str]:
             found = self.spread(method, "average_accuracy")
             return (-found.mean if found else 0.0, method)
 
-        return sorted(self.numbers, key=rank)
+        return variants_below(sorted(self.numbers, key=rank), self.variants)
 
     @property
     def contenders(self) -> list[str]:
@@ -148,18 +153,26 @@ class StreamTable:
     def seeds(self, method: str) -> list[int]:
         return sorted(self.numbers[method]["average_accuracy"])
 
+    def shared(self, *methods: str) -> set[int]:
+        """The seeds that all of them have."""
+        return set.intersection(*(set(self.seeds(method)) for method in methods))
+
     def spread(self, method: str, metric: str) -> Spread | None:
         """None where the metric is not defined, such as forgetting after one stage."""
         found = self.numbers[method][metric]
         return spread([found[seed] for seed in sorted(found)]) if found else None
 
     def difference(self, first: str, second: str, metric: str) -> Difference | None:
-        """`first` minus `second` over the seeds that both have; None where there are none."""
+        """`first` minus `second` over the seeds that both have; None where there are none.
+
+        Without an interval where they are fewer than `FEWEST`.
+        """
         one, other = self.numbers[first][metric], self.numbers[second][metric]
         shared = sorted(one.keys() & other.keys())
         if not shared:
             return None
-        return paired_bootstrap([one[seed] for seed in shared], [other[seed] for seed in shared])
+        found = paired_bootstrap([one[seed] for seed in shared], [other[seed] for seed in shared])
+        return found if len(shared) >= FEWEST else replace(found, low=None, high=None)
 
     def best(self, metric: Metric) -> set[str]:
         """The winners among the contenders, as far as three digits can tell."""
@@ -169,6 +182,12 @@ class StreamTable:
             return set()
         top = max(mean * metric.better for mean in means.values())
         return {method for method, mean in means.items() if mean * metric.better == top}
+
+    def winners(self, metric: Metric) -> set[str]:
+        """The best, where there are several methods and seeds enough to call one so."""
+        ranked = self.contenders
+        enough = len(ranked) > 1 and len(self.shared(*ranked)) >= FEWEST
+        return self.best(metric) if enough else set()
 
     def rival(self, asked: str | None) -> str | None:
         """The method that all others are compared with; None where there is nothing to compare."""
@@ -180,6 +199,14 @@ class StreamTable:
         if len(self.methods) < 2:
             return None
         return asked or (MAIN if MAIN in self.numbers else (self.contenders or self.methods)[0])
+
+
+def variants_below(rows: Sequence[str], variants: Mapping[str, str]) -> list[str]:
+    """Rows in their order, but each variant below its method, if that is there."""
+    places = {row: place for place, row in enumerate(rows)}
+    return sorted(
+        rows, key=lambda row: (places.get(variants.get(row, row), places[row]), row in variants)
+    )
 
 
 def is_bound(method: str) -> bool:
@@ -203,7 +230,8 @@ def find_records(places: Iterable[Path]) -> tuple[list[Record], int]:
             else:
                 unfinished += 1
     if not records:
-        more = f"; {unfinished} are not finished" if unfinished else ""
+        are = "is" if unfinished == 1 else "are"
+        more = f"; {unfinished} {are} not finished" if unfinished else ""
         raise SodapError(f"no finished run is at {', '.join(map(str, places))}{more}")
     return records, unfinished
 

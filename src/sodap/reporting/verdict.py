@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from sodap.evaluation import Difference
 from sodap.reporting.claims import Claim, claims
 from sodap.reporting.tables import MAIN, METRICS, StreamTable, is_bound
+from sodap.reporting.words import plural
 
 ACCURACY, FORGETTING = "average_accuracy", "average_forgetting"
 
@@ -24,6 +25,7 @@ def verdict(table: StreamTable) -> str:
         _bound(table),
         _incomplete(table),
         _of_many(to_the_first),
+        "Variants (@) are not ranked." if table.variants else "",
     ]
     return " ".join(sentence for sentence in sentences if sentence)
 
@@ -100,7 +102,8 @@ def _bound(table: StreamTable) -> str:
 
 def _incomplete(table: StreamTable) -> str:
     few = [
-        f"`{method}` ({len(table.seeds(method))} seeds, AvgACC {_mean(table, method, ACCURACY)})"
+        f"`{method}` ({plural(len(table.seeds(method)), 'seed')}, "
+        f"AvgACC {_mean(table, method, ACCURACY)})"
         for method in table.incomplete
     ]
     return f"Left out of the ranking for having fewer seeds: {', '.join(few)}." if few else ""
@@ -119,7 +122,8 @@ def _size(gap: Difference) -> str:
 
 def _trust(claim: Claim) -> str:
     if claim.gap.low is None:
-        return ", by one seed, which tells nothing of the noise"
+        few = "one seed, which tells" if claim.gap.count == 1 else "two seeds, which tell"
+        return f", by {few} nothing of the noise"
     if claim.p is None:
         return ", the same for every seed, so that seeds tell nothing of the noise"
     p = f"(p {_p(claim.p)})"

@@ -19,7 +19,7 @@ def bytes_in_words(count: float) -> str:
     for unit, size in (("GB", 1e9), ("MB", 1e6), ("kB", 1e3)):
         if count >= size:
             return f"{count / size:.3g} {unit}"
-    return f"{count:.0f} bytes"
+    return plural(round(count), "byte")
 
 
 def seconds_in_words(seconds: float) -> str:

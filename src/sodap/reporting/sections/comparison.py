@@ -14,9 +14,16 @@ from sodap.reporting.lead import shown
 from sodap.reporting.runs import ShownRun
 from sodap.reporting.sections.cost import stored_bytes
 from sodap.reporting.sections.origin import troubles
-from sodap.reporting.tables import CONSTANT, METRICS, StreamTable, make_tables
+from sodap.reporting.tables import (
+    CONSTANT,
+    FEWEST,
+    METRICS,
+    StreamTable,
+    make_tables,
+    variants_below,
+)
 from sodap.reporting.verdict import verdict
-from sodap.reporting.words import bytes_in_words, seconds_in_words, signed
+from sodap.reporting.words import bytes_in_words, plural, seconds_in_words, signed
 
 SCORES = ("average_accuracy", "average_forgetting", "final_average", "backward_transfer")
 MOST_LINES = 6
@@ -40,8 +47,10 @@ def comparison_sections(runs: Sequence[ShownRun]) -> list[Section]:
 
 
 def _as_named(run: ShownRun) -> Record:
-    """The record under the run's label, so that two settings of one method are two methods."""
-    return {**run.record, "config": {**run.record["config"], "method": run.label or run.method}}
+    """The record under the run's name, so that two settings of one method are two methods."""
+    if run.record.get("variant"):  # its method keeps the name that it has without any change
+        return {**run.record, "variant": run.name}
+    return {**run.record, "config": {**run.record["config"], "method": run.name}}
 
 
 # ------------------------------------------------------------------ methods x streams
@@ -50,8 +59,9 @@ def _as_named(run: ShownRun) -> Record:
 def _table_one(tables: Sequence[StreamTable]) -> Iterator[Block]:
     yield Prose(
         "Mean ± standard deviation over seeds of AvgACC (more is better) and AvgF (less is "
-        "better). The best of a column is bold; methods that see all domains at once and the "
-        "constant answer take no part in that."
+        "better). The best of a column is bold, unless there are fewer than "
+        f"{FEWEST} seeds; variants, methods that see all domains at once and the constant answer "
+        "take no part in that."
     )
     yield method_table(tables)
     for table in tables:
@@ -62,11 +72,12 @@ def method_table(tables: Sequence[StreamTable]) -> Table:
     """Rows are methods, columns streams, as in the paper's Table 1."""
     metrics = [METRICS[key] for key in SCORES[:2]]
     methods = list(dict.fromkeys(method for table in tables for method in table.methods))
+    variants = {name: method for table in tables for name, method in table.variants.items()}
     heads = ["Method"]
     for table in tables:
         heads += [f"{table.stream} {metric.title}" for metric in metrics]
     rows: list[Sequence[str | Cell]] = []
-    for method in methods:
+    for method in variants_below(methods, variants):
         row: list[str | Cell] = [method]
         for table in tables:
             for metric in metrics:
@@ -75,7 +86,7 @@ def method_table(tables: Sequence[StreamTable]) -> Table:
                     continue
                 found = table.spread(method, metric.key)
                 text = show_spread(found, metric, " ± ")
-                best = method in table.best(metric)
+                best = method in table.winners(metric)
                 row.append(Cell(text, None if found is None else found.mean, bold=best))
         rows.append(row)
     last: list[str | Cell] = [CONSTANT]
@@ -102,7 +113,7 @@ def runs_table(runs: Sequence[ShownRun]) -> Table:
         head: list[str | Cell] = [
             Cell(str(number), number),
             run.stream_name,
-            run.label or run.method,
+            run.name,
             Cell(str(run.seed), run.seed),
             Cell(run.status, bold=run.status != "finished"),
         ]
@@ -150,9 +161,14 @@ def differences_table(table: StreamTable, rival: str) -> Table:
             gaps = [table.difference(method, rival, key) for key in SCORES]
             seeds = gaps[0].count if gaps[0] is not None else 0
             rows.append([method, Cell(str(seeds), seeds), *map(_gap, gaps)])
+    sure = any(len(table.shared(m, rival)) >= FEWEST for m in table.methods if m != rival)
+    told = (
+        "with 95 % bootstrap intervals over seeds; bold where Student's interval leaves 0 out, too"
+        if sure
+        else f"without intervals, for fewer than {FEWEST} seeds are in common"
+    )
     return Table(
-        f"{table.title}: minus {rival}, paired by seed, with 95 % bootstrap intervals over seeds; "
-        f"bold where Student's interval leaves 0 out, too",
+        f"{table.title}: minus {rival}, paired by seed, {told}",
         ["Method", "Seeds", *(METRICS[key].title for key in SCORES)],
         rows,
         sortable=True,
@@ -177,12 +193,13 @@ def _over_images(runs: Sequence[ShownRun], tables: Sequence[StreamTable]) -> Ite
         yield images_table(group, rivals[group[0].stream_name])
     if len(shown_groups) > 4:
         left = len(shown_groups) - 4
-        yield Prose(f"{left} more seeds and streams can be compared image by image, a few at once.")
+        more = plural(left, "more group of runs", "more groups of runs")
+        yield Prose(f"{more} with one stream and seed can be compared image by image, few at once.")
 
 
 def images_table(group: Sequence[ShownRun], rival: str | None) -> Table:
     """Every run minus the rival's (the first one's, if it has none here), paired by test image."""
-    first = next((run for run in group if run.label == rival), group[0])
+    first = next((run for run in group if run.name == rival), group[0])
     base = first.outcomes()
     scores = summary(first.record["R"]["accuracy"])
     rows: list[Sequence[str | Cell]] = []
@@ -202,9 +219,9 @@ def images_table(group: Sequence[ShownRun], rival: str | None) -> Table:
                 continue
             text = f"{signed(one - two)} ({signed(both.low)}, {signed(both.high)})"
             cells.append(Cell(text, one - two, bold=both.low > 0 or both.high < 0))
-        rows.append([run.label, *cells])
+        rows.append([run.name, *cells])
     return Table(
-        f"{first.stream_name}, seed {first.seed}: minus {first.label}, paired by test image, with "
+        f"{first.stream_name}, seed {first.seed}: minus {first.name}, paired by test image, with "
         f"95 % bootstrap intervals over images; bold where they leave 0 out",
         ["Method", *(METRICS[key].title for key in SCORES)],
         rows,
@@ -221,9 +238,9 @@ def _side_by_side(runs: Sequence[ShownRun]) -> Iterator[Block]:
         lines: dict[str, Record] = {}
         seen: set[str] = set()
         for number, run in enumerate(runs, 1):
-            if run.stream_name == stream and run.status == "finished" and run.label not in seen:
-                seen.add(run.label)
-                lines[f"{number}: {run.method}"] = run.record
+            if run.stream_name == stream and run.status == "finished" and run.name not in seen:
+                seen.add(run.name)
+                lines[f"{number}: {run.row}"] = run.record
         domains = {len(record["stream"]["domains"]) for record in lines.values()}
         if 1 < len(lines) <= MOST_LINES and len(domains) == 1:
             yield Drawing(

@@ -13,7 +13,7 @@ from sodap.reporting.blocks import Block, Cell, Drawing, Prose, Section, Table
 from sodap.reporting.figures import BLUE, GREY, ORANGE, WIDTH
 from sodap.reporting.runs import ShownRun
 from sodap.reporting.svg import STYLE
-from sodap.reporting.words import bytes_in_words, seconds_in_words
+from sodap.reporting.words import bytes_in_words, plural, seconds_in_words
 
 
 def cost_section(run: ShownRun) -> Section:
@@ -116,7 +116,7 @@ def stored_table(assets: Sequence[Mapping[str, Any]]) -> Table:
     total = sum(asset["bytes"] for asset in assets)
     return Table(
         f"What is kept of past images after the last stage: {bytes_in_words(total)}, "
-        f"{images:,} images that could be seen in it",
+        f"{plural(images, 'image')} that could be seen in it",
         ["Name", "Kind", "Bytes", "Images"],
         [
             [

@@ -65,11 +65,12 @@ def _origin(run: ShownRun) -> Iterator[Block]:
         commit = f", commit {env['commit']}" if env.get("commit") else ""
         packages = ", ".join(f"{name} {v}" for name, v in env["packages"].items() if v)
         gpu = f", {env['gpu']}" if env.get("gpu") else ""
+        threads = plural(env["threads"], "thread")
         pairs += [
             ("sodap", f"{env['sodap']}{commit}"),
             ("Python", env["python"]),
             ("Packages", packages),
-            ("Computer", f"{env['system']}, {env['processor']}, {env['threads']} threads{gpu}"),
+            ("Computer", f"{env['system']}, {env['processor']}, {threads}{gpu}"),
         ]
     if search := record.get("search"):
         chosen = ", ".join(f"{key}={value}" for key, value in search["chosen"].items())

@@ -37,7 +37,7 @@ def _blocks(run: ShownRun) -> Iterator[Block]:
     yield Drawing(
         "accuracy-matrix",
         f"R, the accuracy of {run.title}, after each stage on each domain",
-        figures.accuracy_matrix(run.record, run.label or run.method),
+        figures.accuracy_matrix(run.record, run.name),
         "R: rows are stages, columns are domains. Read down a column to see what becomes of a "
         "domain while others are learned. Dotted cells belong to domains not learned yet.",
         [matrix_table(run)],
@@ -45,7 +45,7 @@ def _blocks(run: ShownRun) -> Iterator[Block]:
     yield Drawing(
         "forgetting",
         f"Accuracy of each domain over the stages of {run.title}",
-        figures.forgetting({run.label or run.method: run.record}),
+        figures.forgetting({run.name: run.record}),
         "A line that falls is forgetting. Dotted: before the domain was learned.",
     )
     if run.record.get("confusions") and run.classes:

@@ -222,12 +222,19 @@ def images_figure(run: ShownRun, routed: DomainRouting) -> Figure:
         sheet[down * step : down * step + side, across * step : across * step + side, :3] = tile
         sheet[down * step : down * step + side, across * step : across * step + side, 3] = 255
     with rc_context(STYLE):
-        wide = min(WIDTH, 0.75 * len(present) + 0.6)
-        figure = Figure(figsize=(wide, 0.4 + wide * 3 / len(present)))
+        # As wide as other figures, so that its letters are as large; few classes leave room.
+        inches = min(0.75, WIDTH / len(present))
+        figure = Figure(figsize=(WIDTH, 0.4 + 3 * inches))
         axes = figure.add_subplot()
         axes.imshow(sheet, interpolation="none")
         names = [run.classes[label] for label in present]
-        axes.set_xticks((np.arange(len(present)) + 0.5) * step, labels=names)
+        slant = 40 if max(map(len, names)) * 0.09 > inches else 0
+        axes.set_xticks(
+            (np.arange(len(present)) + 0.5) * step,
+            labels=names,
+            rotation=slant,
+            ha="left" if slant else "center",
+        )
         axes.set_yticks([])
         axes.tick_params(length=0, top=False, labeltop=True, labelbottom=False)
         axes.spines[:].set_visible(False)

@@ -13,7 +13,7 @@ from matplotlib.ticker import MaxNLocator
 from sodap.reporting import figures
 from sodap.reporting.blocks import Block, Cell, Drawing, Facts, Prose, Section, Table
 from sodap.reporting.demo_page import TERMS
-from sodap.reporting.figures import BLUE, ORANGE, WIDTH, Row
+from sodap.reporting.figures import BLUE, ORANGE, WIDTH, Row, unweighed
 from sodap.reporting.lead import shown
 from sodap.reporting.runs import ShownRun
 from sodap.reporting.svg import INK, STYLE
@@ -58,7 +58,7 @@ def losses_drawing(run: ShownRun) -> Drawing:
     """Step by step, as in the paper's Fig. 4; epoch by epoch where single steps are not there."""
     traces, why_not = run.steps
     weighed = any(row["weights"] for row in run.log if why_not or traces[row["stage"]].weights)
-    below = ", and below the weight that was learned for it" if weighed else ""
+    below = f", and below the weight that was learned for it{unweighed(run.log)}" if weighed else ""
     tables = [epochs_table(run.log)]
     if why_not:
         return Drawing(
