@@ -84,8 +84,8 @@ def make_images(folder: Path, count: int, side: int) -> list[Path]:
 def images_per_second(count: int, epoch: Callable[[], Iterable[object]]) -> float:
     """Of the fastest epoch, after one that does not count.
 
-    Short epochs are repeated for as long as three long ones take, so that a moment in which the
-    machine was busy elsewhere hits both ways alike.
+    Short epochs are repeated for some seconds, as long ones take anyway, so that a moment in which
+    the machine was busy elsewhere hits both ways alike.
     """
     taken: list[float] = []
     while len(taken) < 1 + EPOCHS or sum(taken) < SECONDS:
