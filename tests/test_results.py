@@ -179,6 +179,11 @@ def test_a_variant_is_told_by_its_effect_and_ranked_nowhere(empty: Path) -> None
     assert cells[4].startswith("**+11.0 (")
     assert cells[5].startswith("+0.0 (")
     assert results.with_effects(written) == written
+    assert "another commit" not in written
+    for record in changed:
+        record["environment"]["commit"] = "f" * 40
+    keep_grid(empty, changed)
+    assert f"Ran another commit than its method: `{name}` on weather." in results.effects()
 
 
 def test_a_variant_differs_in_what_its_name_says_and_in_nothing_else(empty: Path) -> None:

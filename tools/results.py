@@ -465,12 +465,29 @@ def effects() -> str:
             "interval over seeds; bold where they are more than the noise between seeds, corrected",
             "for all changes of the column (see [results.md](results.md)). Less AvgF is less",
             "forgetting.",
+            *_of_another_commit(),
         ]
     )
 
 
+def _of_another_commit() -> list[str]:
+    """What the code changed between a method and its variant is part of the effect that is shown."""
+    ran: dict[tuple[str, str], set[str]] = {}
+    for record in load():
+        place = (record["config"]["stream"], row_of(record))
+        ran.setdefault(place, set()).add(record["environment"][COMMIT])
+    apart = [
+        f"`{row}` on {stream}"
+        for (stream, row), commits in sorted(ran.items())
+        if commits != ran.get((stream, read_entry(row).method), commits)
+    ]
+    if not apart:
+        return []
+    return ["", f"Ran another commit than its method: {', '.join(apart)}."]
+
+
 def _check_variants() -> None:
-    """A variant may differ from its method in what its name says, and in nothing else."""
+    """A variant may differ from its method in what its name says, and in the commit: it is told."""
     plain = {(r["config"]["stream"], r["config"]["method"]): r for r in load_plain()}
     for record in load():
         config, name = record["config"], row_of(record)
