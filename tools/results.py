@@ -471,7 +471,7 @@ def effects() -> str:
 
 
 def _of_another_commit() -> list[str]:
-    """What the code changed between a method and its variant is part of the effect that is shown."""
+    """Code that changed between a method and its variant is part of the effect that is shown."""
     ran: dict[tuple[str, str], set[str]] = {}
     for record in load():
         place = (record["config"]["stream"], row_of(record))
@@ -487,7 +487,7 @@ def _of_another_commit() -> list[str]:
 
 
 def _check_variants() -> None:
-    """A variant may differ from its method in what its name says, and in the commit: it is told."""
+    """A variant differs from its method in what its name says, or in the commit, which is told."""
     plain = {(r["config"]["stream"], r["config"]["method"]): r for r in load_plain()}
     for record in load():
         config, name = record["config"], row_of(record)
