@@ -13,10 +13,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import typer
 from rich.console import Console
 from tests.reporting.made_runs import a_record, write
 
-from sodap.cli.bench import GridProgress
+from sodap.cli.bench import GridProgress, run_bench, show_tables
+from sodap.experiments import Grid, Outcome
+from sodap.reporting import METRICS
 
 SODAP = Path(sys.executable).parent / "sodap"
 
@@ -67,6 +70,10 @@ def status(folder: Path) -> Any:
         (["bench", "table1", "--methods", "magic"], "no method is called 'magic'"),
         (["bench", "table1", "seed=3"], "give --seeds instead"),
         (["table", "nowhere"], "there is nothing at nowhere"),
+        (
+            ["table", ".", "--metric", "NONSENSE"],
+            f"no metric is called 'NONSENSE'; there are: {', '.join(METRICS)}\n",
+        ),
     ],
 )
 def test_a_mistake_is_one_sentence_and_exit_2(
@@ -79,11 +86,67 @@ def test_a_mistake_is_one_sentence_and_exit_2(
     assert not list(tmp_path.iterdir())
 
 
-def test_what_there_is_to_do_is_called_by_its_name() -> None:
-    for tasks in ("runs", "runs and searches"):
-        console = Console(file=io.StringIO(), width=80)
-        GridProgress(console, tasks).planned(6, 0)
-        assert console.file.getvalue() == f"6 {tasks} to do\n"  # type: ignore[attr-defined]
+@pytest.mark.parametrize(
+    ("names", "tasks", "finished", "words"),
+    [
+        ((), 6, 0, "6 runs to do\n"),
+        ((), 1, 1, "1 run to do; 1 was finished before\n"),
+        ((), 0, 2, "0 runs to do; 2 were finished before\n"),
+        (("run or search", "runs and searches"), 6, 0, "6 runs and searches to do\n"),
+        (("run or search", "runs and searches"), 1, 0, "1 run or search to do\n"),
+    ],
+)
+def test_what_there_is_to_do_is_called_by_its_name(
+    names: tuple[str, ...], tasks: int, finished: int, words: str
+) -> None:
+    written = io.StringIO()
+    GridProgress(Console(file=written, width=80), *names).planned(tasks, finished)
+    assert written.getvalue() == words
+
+
+@pytest.mark.parametrize(
+    ("count", "words"),
+    [(1, "1 run is not finished and left out\n"), (2, "2 runs are not finished and left out\n")],
+)
+def test_a_table_counts_what_it_leaves_out(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], count: int, words: str
+) -> None:
+    write(tmp_path / "done" / "record.json", a_record("ridge", 0, 0.9))
+    for seed in range(1, count + 1):
+        record = a_record("ridge", seed, 0.9) | {"status": "interrupted"}
+        write(tmp_path / f"s{seed}" / "record.json", record)
+    show_tables(Console(file=io.StringIO(), width=80), [tmp_path], "text", None, ())
+    assert capsys.readouterr().err == f"sodap: {words}"
+
+
+@pytest.mark.parametrize(
+    ("waiting", "words"),
+    [(0, "1 failed"), (1, "1 failed, 1 run not begun"), (3, "1 failed, 3 runs not begun")],
+)
+def test_a_failure_is_told_at_the_end(
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+    waiting: int,
+    words: str,
+) -> None:
+    outcome = Outcome(failures={"digits ridge seed 0": "bad luck"}, waiting=waiting)
+    monkeypatch.setattr(Grid, "run", lambda *_: outcome)
+    with pytest.raises(typer.Exit) as end:
+        run_bench(
+            Console(file=io.StringIO()),
+            "table1",
+            [],
+            streams=None,
+            methods="ridge",
+            seeds=1,
+            out=tmp_path,
+            jobs=1,
+            search=True,
+        )
+    assert end.value.exit_code == 1
+    told = ["failed: digits ridge seed 0: bad luck", f"{words}; the same command tries again"]
+    assert capsys.readouterr().err == "".join(f"sodap: {line}\n" for line in told)
 
 
 def test_a_table_says_whom_it_compares_with(tmp_path: Path) -> None:
@@ -114,13 +177,13 @@ def test_a_killed_worker_costs_its_run_and_the_next_time_all_is_done(tmp_path: P
     output, errors = process.communicate(timeout=500)
     assert process.returncode == 1, errors
     assert "failed: digits-mini sequential seed 0: the worker died (SIGKILL" in errors
-    assert "1 failed; the same command tries them again" in errors
+    assert "1 failed; the same command tries again" in errors
     assert "digits-mini ridge seed 0: AvgACC" in output
     assert status(home / "ridge" / "s0") == "finished"
 
     again = call(*command, cwd=tmp_path)
     assert again.returncode == 0, again.stderr
-    assert "1 runs to do; 1 were finished before" in again.stdout
+    assert "1 run to do; 1 was finished before" in again.stdout
     assert status(home / "sequential" / "s0") == "finished"
     shown = call("table", "grid", "--format", "csv", "--metric", "AvgACC", cwd=tmp_path)
     methods = [line.split(",")[2] for line in shown.stdout.splitlines()]

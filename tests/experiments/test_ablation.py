@@ -16,7 +16,7 @@ import pytest
 from tests.conftest import make_stream
 
 import sodap.experiments.ablation as ablation_module
-import sodap.experiments.grid as grid_module
+import sodap.experiments.task as task_module
 import sodap.streams.registry as stream_registry
 from sodap.backbones import build_backbone
 from sodap.errors import SodapError
@@ -269,9 +269,9 @@ class Watcher(GridObserver):
 def stripes_by_name(monkeypatch: pytest.MonkeyPatch) -> Generator[None]:
     monkeypatch.setattr(ablation_module, "work_off", in_this_process)
     monkeypatch.setitem(stream_registry._FACTORIES, "stripes", make_stream)
-    grid_module._kept.cache_clear()
+    task_module._kept.cache_clear()
     yield
-    grid_module._kept.cache_clear()
+    task_module._kept.cache_clear()
 
 
 @pytest.mark.usefixtures("stripes_by_name")
@@ -283,7 +283,7 @@ def test_what_fails_costs_its_run_and_what_is_finished_is_left_alone(
             raise ValueError("bad luck")
         return run(config, folder, **more)
 
-    monkeypatch.setattr(grid_module, "run", faulty)
+    monkeypatch.setattr(task_module, "run", faulty)
     watcher = Watcher()
     ablation = an_ablation(tmp_path, "uw", seeds=1, command=["sodap", "ablate"])
     outcome = ablation.run(watcher)
@@ -297,7 +297,7 @@ def test_what_fails_costs_its_run_and_what_is_finished_is_left_alone(
     assert "in faulty" in (tmp_path / "uw" / "s0.error.txt").read_text()
     assert [row.runs for row in table_of(ablation)] == [1, 0]
 
-    monkeypatch.setattr(grid_module, "run", run)
+    monkeypatch.setattr(task_module, "run", run)
     again = Watcher()
     outcome = ablation.run(again)
     assert (outcome.done, outcome.finished, outcome.failures) == (1, 1, {})

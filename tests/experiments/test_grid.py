@@ -9,10 +9,13 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
+from PIL import Image
 from tests.conftest import make_split, make_stream
 
 import sodap.experiments.grid as grid_module
+import sodap.experiments.task as task_module
 import sodap.streams.registry as stream_registry
 from sodap.errors import SodapError
 from sodap.experiments import Grid, GridObserver, Observer, Task, grid_names, read_grid, run
@@ -57,7 +60,7 @@ def quick_searches_of_stripes(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(Sequential, "candidates", ({"lr": 1e-3}, {"lr": 1e-2}))
     monkeypatch.setattr(grid_module, "BEYOND", 0)
     monkeypatch.setitem(stream_registry._FACTORIES, "stripes", lambda: make_stream(domains=3))
-    grid_module._kept.cache_clear()
+    task_module._kept.cache_clear()
 
 
 def a_grid(out: Path, methods: str = "ridge sequential", seeds: int = 2, **more: Any) -> Grid:
@@ -122,6 +125,31 @@ def test_a_search_goes_on_beyond_its_ends(tmp_path: Path, monkeypatch: pytest.Mo
     search = json.loads((tmp_path / "stripes" / "sequential" / "search.json").read_text())
     assert search["chosen"] == {"lr": 1e-1}
     assert [each["setting"]["lr"] for each in search["candidates"]] == rates
+
+
+def test_images_are_decoded_once_before_the_first_run(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("SODAP_CACHE", str(tmp_path / "cache"))
+    for number in range(40):  # two domains, two classes, ten images each; no two alike
+        place = tmp_path / "own" / f"d{number % 2}" / f"c{number // 2 % 2}"
+        place.mkdir(parents=True, exist_ok=True)
+        pixels = np.random.default_rng(number).integers(0, 256, (32, 32, 3), np.uint8)
+        Image.fromarray(pixels).save(place / f"{number}.png")
+    heard: list[tuple[int, int] | str] = []
+
+    class Listener(GridObserver):
+        def images_decoded(self, done: int, total: int) -> None:
+            heard.append((done, total))
+
+        def task_done(self, task: Task, result: Mapping[str, Any]) -> None:
+            heard.append(task.label)
+
+    grid = Grid([str(tmp_path / "own")], ["ridge"], range(2), tmp_path / "out", QUICK)
+    outcome = grid.run(Listener())
+    assert (outcome.done, outcome.failures) == (2, {})
+    assert heard[-3:] == [(20, 20), "own ridge seed 0", "own ridge seed 1"]
+    assert heard.count((20, 20)) == 2  # once a domain
 
 
 # ---------------------------------------------------------------------- variants
@@ -220,7 +248,7 @@ def test_no_test_image_and_no_later_domain_has_a_say(
         path = tmp_path / place / "stripes" / "sequential" / "search.json"
         searches.append(json.loads(path.read_text())["candidates"])
         monkeypatch.setitem(stream_registry._FACTORIES, "stripes", other)
-        grid_module._kept.cache_clear()
+        task_module._kept.cache_clear()
     assert searches[0] == searches[1]
     first, second = (record(tmp_path / place, "sequential", 0) for place in ("one", "two"))
     assert first["R"] != second["R"]
@@ -279,7 +307,7 @@ def test_a_failure_costs_its_run_and_is_tried_again(
             raise ValueError("bad luck")
         return run(config, folder, **more)
 
-    monkeypatch.setattr(grid_module, "run", faulty)
+    monkeypatch.setattr(task_module, "run", faulty)
     watcher = Watcher()
     outcome = a_grid(tmp_path, "ridge").run(watcher)
     assert outcome.failures == {"stripes ridge seed 0": "ValueError: bad luck"}
@@ -288,7 +316,7 @@ def test_a_failure_costs_its_run_and_is_tried_again(
     trace = tmp_path / "stripes" / "ridge" / "s0.error.txt"
     assert "in faulty" in trace.read_text()
 
-    monkeypatch.setattr(grid_module, "run", run)
+    monkeypatch.setattr(task_module, "run", run)
     outcome = a_grid(tmp_path, "ridge").run()
     assert (outcome.done, outcome.finished, outcome.failures) == (1, 1, {})
     assert not trace.exists()
@@ -309,7 +337,7 @@ def test_a_candidate_that_breaks_is_not_chosen(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     diverged = SodapError("training broke in stage 1, epoch 1: ce is no finite number")
-    monkeypatch.setattr(grid_module, "run", broken(1e-2, diverged))
+    monkeypatch.setattr(task_module, "run", broken(1e-2, diverged))
     outcome = a_grid(tmp_path, "sequential", seeds=1).run()
     assert (outcome.done, outcome.failures) == (1, {})
     search = json.loads((tmp_path / "stripes" / "sequential" / "search.json").read_text())
@@ -320,13 +348,13 @@ def test_a_candidate_that_breaks_is_not_chosen(
 def test_a_candidate_that_met_an_accident_is_tried_again(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(grid_module, "run", broken(1e-3, MemoryError("too much")))
+    monkeypatch.setattr(task_module, "run", broken(1e-3, MemoryError("too much")))
     outcome = a_grid(tmp_path, seeds=1).run()
     assert list(outcome.failures) == ["stripes sequential search lr=0.001"]
     assert (outcome.done, outcome.waiting) == (1, 1)  # ridge is none the worse
     assert not (tmp_path / "stripes" / "sequential" / "search.json").exists()
 
-    monkeypatch.setattr(grid_module, "run", run)
+    monkeypatch.setattr(task_module, "run", run)
     outcome = a_grid(tmp_path, seeds=1).run()
     assert (outcome.done, outcome.finished, outcome.failures) == (1, 1, {})
 

@@ -81,6 +81,9 @@ def test_is_well_formed_and_accessible(page: str) -> None:
     assert page.count("<svg ") == page.count('role="img" aria-label="') == 7
     assert page.count("<figure>") == page.count("<figcaption>") == 7
     assert '<html lang="en">' in page
+    names = re.findall(r' id="([^"]+)"', page)
+    assert len(set(names)) == len(names)
+    assert set(re.findall(r' aria-labelledby="([^"]+)"', page)) <= set(names)
 
 
 def test_stands_alone(page: str) -> None:

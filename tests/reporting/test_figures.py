@@ -22,7 +22,7 @@ from sodap.reporting import (
     samples,
     to_svg,
 )
-from sodap.reporting.figures import group_means, losses_by_step, unweighed
+from sodap.reporting.loss_figures import group_means, losses_by_step, unweighed
 
 from .made_records import CLASSES, DOMAINS, made_log, made_record, made_stream, made_traces
 

@@ -50,6 +50,7 @@ from sodap.reporting.sections.composition import (
 )
 from sodap.reporting.sections.cost import cost_table, stage_seconds, time_figure
 from sodap.reporting.sections.growth import drift_figure, drift_table, pool_table
+from sodap.reporting.sections.likeness import likeness_figure
 from sodap.reporting.sections.origin import troubles
 from sodap.reporting.sections.results import (
     calibration,
@@ -62,7 +63,6 @@ from sodap.reporting.sections.routing import (
     frequency,
     frequency_figure,
     images_figure,
-    likeness_figure,
     selection_figure,
     selection_table,
     support_figure,

@@ -27,6 +27,7 @@ from sodap.reporting import (
     verdict,
 )
 from sodap.reporting.tables import mixtures
+from sodap.reporting.words import plural
 
 FORMATS = ("text", "markdown", "latex", "csv")
 
@@ -57,7 +58,8 @@ def run_bench(
         command=sys.argv,
     )
     try:
-        with GridProgress(console, "runs and searches" if search else "runs") as progress:
+        tasks = ("run or search", "runs and searches") if search else ("run", "runs")
+        with GridProgress(console, *tasks) as progress:
             outcome = grid.run(progress)
     except KeyboardInterrupt:
         print("sodap: interrupted; the same command goes on where it stopped", file=sys.stderr)
@@ -78,9 +80,9 @@ def _conclude(console: Console, grid: Grid, outcome: Outcome) -> None:
     for label, error in outcome.failures.items():
         print(f"sodap: failed: {label}: {error}", file=sys.stderr)
     if outcome.failures:
-        left = f", {outcome.waiting} runs were not begun" if outcome.waiting else ""
+        left = f", {plural(outcome.waiting, 'run')} not begun" if outcome.waiting else ""
         print(
-            f"sodap: {len(outcome.failures)} failed{left}; the same command tries them again",
+            f"sodap: {len(outcome.failures)} failed{left}; the same command tries again",
             file=sys.stderr,
         )
 
@@ -88,20 +90,21 @@ def _conclude(console: Console, grid: Grid, outcome: Outcome) -> None:
 class GridProgress(Bars, GridObserver):
     """One bar with the time left, and a line for whatever has ended."""
 
-    def __init__(self, console: Console, tasks: str = "runs") -> None:
-        """`tasks`: what there is to do, in a word or two."""
+    def __init__(self, console: Console, one: str = "run", many: str = "runs") -> None:
+        """`one`, `many`: what there is to do, in a word or two."""
         super().__init__(console)
-        self.tasks = tasks
-        self.bar = self.progress.add_task(tasks, total=None, note="")
+        self.one, self.many = one, many
+        self.bar = self.progress.add_task(many, total=None, note="")
 
     def images_decoded(self, done: int, total: int) -> None:
-        words = "reading images, once" if done < total else self.tasks
+        words = "reading images, once" if done < total else self.many
         self.progress.update(self.bar, description=words)
 
     def planned(self, tasks: int, finished: int) -> None:
         self.progress.update(self.bar, total=tasks)
-        before = f"; {finished} were finished before" if finished else ""
-        self._say(f"{tasks} {self.tasks} to do{before}")
+        were = "was" if finished == 1 else "were"
+        before = f"; {finished:,} {were} finished before" if finished else ""
+        self._say(f"{plural(tasks, self.one, self.many)} to do{before}")
 
     def search_goes_on(self, setting: Setting) -> None:
         total = self.progress.tasks[self.bar].total or 0
@@ -146,7 +149,9 @@ def show_tables(
     records, unfinished = find_records(places)
     tables = make_tables(records)
     if unfinished:
-        print(f"sodap: {unfinished} runs are not finished and left out", file=sys.stderr)
+        are = "is" if unfinished == 1 else "are"
+        words = f"{plural(unfinished, 'run')} {are} not finished and left out"
+        print(f"sodap: {words}", file=sys.stderr)
     for row, keys in mixtures(records).items():
         print(f"sodap: warning: the runs of {row} differ in {', '.join(keys)}", file=sys.stderr)
     if form == "csv":

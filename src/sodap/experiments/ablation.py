@@ -20,8 +20,9 @@ from pathlib import Path
 from sodap.backbones import native_size
 from sodap.errors import SodapError
 from sodap.experiments.config import RunConfig, load_config
-from sodap.experiments.grid import GridObserver, Outcome, Task, perform
+from sodap.experiments.grid import GridObserver, Outcome
 from sodap.experiments.run import check_weights, look
+from sodap.experiments.task import Task, perform
 from sodap.experiments.workers import Report, work_off
 from sodap.storage import write_bytes
 from sodap.streams import load_stream, stream_names

@@ -10,25 +10,21 @@ they stopped, failed ones get another chance.
 
 from __future__ import annotations
 
-import gc
 import os
 import shutil
-import warnings
 from collections import deque
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass, field
-from functools import lru_cache
 from pathlib import Path
 from typing import Any, Literal
 
-import torch
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from sodap.backbones import native_size
 from sodap.errors import SodapError
 from sodap.experiments.config import RunConfig, load_config, names_on, take_from
-from sodap.experiments.run import SPLITS, Observer, check_weights, look, run
+from sodap.experiments.run import check_weights, look
 from sodap.experiments.search import (
     SEED,
     Setting,
@@ -39,17 +35,16 @@ from sodap.experiments.search import (
     one_beyond,
     read_search,
     refuse_unsearched,
-    score_of,
     settings_to_compare,
-    validation_twin,
     write_search,
 )
+from sodap.experiments.task import Task, decode, perform, place_of
 from sodap.experiments.variants import Entry, read_entry
-from sodap.experiments.workers import Report, stop_if_orphaned, work_off
+from sodap.experiments.workers import Report, work_off
 from sodap.methods import find_method, method_names
 from sodap.methods.base import BEYOND
 from sodap.storage import write_bytes
-from sodap.streams import Stage, Stream, load_stream, stream_names
+from sodap.streams import stream_names
 
 OWN_KEYS = {"stream": "--streams", "method": "--methods", "seed": "--seeds"}
 """What a grid varies; as changes they would make all runs the same."""
@@ -83,31 +78,6 @@ def read_grid(name: str) -> GridRecipe:
         first = error.errors()[0]
         key = ".".join(map(str, first["loc"]))
         raise SodapError(f"grid '{name}', '{key}': {first['msg'].lower()}") from error
-
-
-@dataclass(frozen=True)
-class Task:
-    """One run, or one candidate of a search; all that a worker needs to know."""
-
-    config: RunConfig
-    folder: Path
-    setting: Setting | None = None
-    """Of a candidate; None for a run."""
-    command: Sequence[str] = ()
-    context: Mapping[str, Any] = field(default_factory=dict)
-    threads: int = 1
-
-    @property
-    def cell(self) -> tuple[str, str]:
-        return self.config.stream, self.config.method
-
-    @property
-    def label(self) -> str:
-        stream, method = place_of(self.config.stream), self.config.method
-        if self.setting is None:
-            name = self.context.get("variant") or method
-            return f"{stream} {name} seed {self.config.seed}"
-        return f"{stream} {method} search {' '.join(as_changes(self.setting))}"
 
 
 class GridObserver:
@@ -202,11 +172,6 @@ class Grid:
         return _Progress(self, observer or GridObserver()).to_the_end()
 
 
-def place_of(stream: str) -> str:
-    """The name of a stream's folder: its own name, or that of the images it is made of."""
-    return Path(stream).resolve().stem
-
-
 class _Progress:
     """A grid under way."""
 
@@ -293,7 +258,7 @@ class _Progress:
         needed = {task.config.stream: task.config for task in self.tasks}
         for stream, config in needed.items():
             if stream not in stream_names():  # those are made in memory, by each worker
-                _load(*_place(config), on_progress=self.observer.images_decoded)
+                decode(config, self.observer.images_decoded)
 
     def _take(self, report: Report[Task]) -> None:
         task, error, result = report.task, report.error, report.result or {}
@@ -371,70 +336,3 @@ class _Progress:
             write_bytes(path, report.trace.encode())
         else:
             path.unlink(missing_ok=True)
-
-
-# ---------------------------------------------------------------------- in the worker
-
-
-class _Guard(Observer):
-    def epoch_done(self, stage: Stage, row: Mapping[str, Any]) -> None:
-        stop_if_orphaned()
-
-
-def perform(task: Task) -> dict[str, Any]:
-    """Do a task; called in a worker, many times."""
-    torch.set_num_threads(min(task.threads, torch.get_num_threads()))
-    with warnings.catch_warnings(record=True) as heard:
-        warnings.simplefilter("always")
-        try:
-            record = run(
-                task.config,
-                task.folder,
-                resume=True,
-                command=task.command,
-                observer=_Guard(),
-                stream=_stream(task),
-                context=task.context,
-            )
-        finally:
-            gc.collect()  # a method and its optimiser point at each other
-            if torch.cuda.is_available():
-                torch.cuda.empty_cache()  # what this worker holds, the others cannot have
-    result = {
-        "seconds": sum(stage["seconds"] for stage in record["stages"]),
-        "warnings": [
-            str(each.message) for each in heard if each.category.__module__.startswith("sodap.")
-        ],
-    }
-    if task.setting is not None:
-        return result | {"score": score_of(record), "environment": record["environment"]}
-    return result | {"metrics": record["metrics"]["accuracy"]}
-
-
-def _stream(task: Task) -> Stream | None:
-    """The decoded stream, kept from run to run; None for a run with splits of its own to go on."""
-    if task.setting is not None:
-        return validation_twin(_kept(*_place(task.config)))
-    return None if (task.folder / SPLITS).exists() else _kept(*_place(task.config))
-
-
-def _place(config: RunConfig) -> tuple[str, int, str | None, int, str | None]:
-    """Which images, and how large: runs that agree in this share one decoded stream."""
-    size = config.image_size or native_size(config.backbone)
-    return config.stream, size, config.data, config.split_seed, config.splits
-
-
-def _load(
-    name: str,
-    size: int,
-    data: str | None,
-    split_seed: int,
-    splits: str | None,
-    on_progress: Callable[[int, int], None] | None = None,
-) -> Stream:
-    return load_stream(
-        name, size, data=data, split_seed=split_seed, splits=splits, on_progress=on_progress
-    )
-
-
-_kept = lru_cache(maxsize=2)(_load)

@@ -13,7 +13,7 @@ from markupsafe import Markup
 from matplotlib.figure import Figure
 
 from sodap.errors import SodapError
-from sodap.reporting import figures
+from sodap.reporting import figures, loss_figures
 from sodap.reporting.figures import Record, Row
 from sodap.reporting.lead import lead, shown
 from sodap.reporting.svg import METHOD_COLOURS, to_svg
@@ -79,10 +79,10 @@ def demo_page(
             figures.forgetting(records), f"Accuracy over the stages: {', '.join(records)}"
         ),
         growth=dict(_growth(main, record)),
-        losses=_drawn(figures.losses(logs[main]), f"Losses of {main} in each epoch"),
+        losses=_drawn(loss_figures.losses(logs[main]), f"Losses of {main} in each epoch"),
         terms={term: TERMS.get(term, "") for row in logs[main] for term in row["losses"]},
         weighed=any(row["weights"] for row in logs[main]),
-        unweighed=figures.unweighed(logs[main]),
+        unweighed=loss_figures.unweighed(logs[main]),
     )
 
 

@@ -10,10 +10,10 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
 
-from sodap.reporting import figures
+from sodap.reporting import loss_figures
 from sodap.reporting.blocks import Block, Cell, Drawing, Facts, Prose, Section, Table
 from sodap.reporting.demo_page import TERMS
-from sodap.reporting.figures import BLUE, ORANGE, WIDTH, Row, unweighed
+from sodap.reporting.figures import BLUE, ORANGE, WIDTH, Row
 from sodap.reporting.lead import shown
 from sodap.reporting.runs import ShownRun
 from sodap.reporting.svg import INK, STYLE
@@ -58,13 +58,14 @@ def losses_drawing(run: ShownRun) -> Drawing:
     """Step by step, as in the paper's Fig. 4; epoch by epoch where single steps are not there."""
     traces, why_not = run.steps
     weighed = any(row["weights"] for row in run.log if why_not or traces[row["stage"]].weights)
-    below = f", and below the weight that was learned for it{unweighed(run.log)}" if weighed else ""
+    bare = loss_figures.unweighed(run.log)
+    below = f", and below the weight that was learned for it{bare}" if weighed else ""
     tables = [epochs_table(run.log)]
     if why_not:
         return Drawing(
             "losses",
             f"Losses of {run.title} in each epoch",
-            figures.losses(run.log),
+            loss_figures.losses(run.log),
             f"Every loss, mean over the images of an epoch{below}. Single steps are not shown: "
             f"{why_not}.",
             tables,
@@ -77,7 +78,7 @@ def losses_drawing(run: ShownRun) -> Drawing:
     return Drawing(
         "losses",
         f"Losses of {run.title} at each step",
-        figures.losses_by_step(run.log, traces, size),
+        loss_figures.losses_by_step(run.log, traces, size),
         f"Every loss {point}{below}. The dots are means of whole epochs, which the table has; "
         f"every single step is in the run's folder, in `steps`.",
         tables,
