@@ -3,8 +3,9 @@
 Whoever learns something inside a frozen ViT pays for one forward pass and for one backward pass
 through the activations. This method does nothing else. What a method takes beyond it is its own.
 
-The ViT is run as timm runs it, whole. A sharper limit leaves out, as our own methods do, what the
-last block makes of tokens that nobody reads.
+The limit is timm's ViT, whole, as timm runs it; nothing of `sodap.backbones` is in its way. A
+sharper limit goes the way of our own methods: patches by a product, additions that wait for the
+next block, and a last block that makes nothing of tokens that nobody reads.
 """
 
 from __future__ import annotations
@@ -13,6 +14,7 @@ from typing import cast
 
 import torch
 import torch.nn.functional as F
+from timm.models.vision_transformer import VisionTransformer
 from torch import Tensor, nn
 
 from sodap.backbones import FrozenViT
@@ -26,6 +28,19 @@ class LimitConfig(MethodConfig):
     """There is nothing to choose."""
 
 
+def _embed(vit: VisionTransformer, images: Tensor) -> Tensor:
+    tokens: Tensor = vit.norm_pre(vit.patch_drop(vit._pos_embed(vit.patch_embed(images))))
+    return tokens
+
+
+def _through(block: nn.Module, tokens: Tensor, shift: Tensor | None) -> Tensor:
+    """One of timm's blocks; the vector `[D]` moves CLS before it."""
+    if shift is not None:
+        tokens = torch.cat([tokens[:, :1] + shift, tokens[:, 1:]], dim=1)
+    passed: Tensor = block(tokens)
+    return passed
+
+
 @register_method
 class Limit(Method):
     """A trainable vector on CLS before every block, and a head; known to benchmarks only."""
@@ -35,6 +50,7 @@ class Limit(Method):
     trains = "a vector a block, head"
     stores = "nothing"
     Config = LimitConfig
+    moves_cls = True
 
     def __init__(
         self, backbone: FrozenViT, classes: int, randomness: Randomness, config: MethodConfig
@@ -42,15 +58,22 @@ class Limit(Method):
         super().__init__(backbone, classes, randomness, config)
         self.shift = nn.Parameter(torch.zeros(backbone.depth, backbone.width))
         self.head = LinearHead(backbone.width, classes, randomness.generator("init head"))
+        self._embed, self._through = _embed, _through
 
-    only_cls = False
+    def compile_parts(self) -> None:
+        super().compile_parts()
+        self._embed, self._through = torch.compile(_embed), torch.compile(_through)
 
-    def port(self) -> ClsPort | None:
-        return lambda at, tokens: tokens[:, 0] + self.shift[at]
+    def features(self, images: Tensor) -> Tensor:
+        """CLS `[B, D]` after the last norm."""
+        vit = self.backbone.vit
+        tokens = self._embed(vit, images)
+        for layer, block in enumerate(vit.blocks):
+            tokens = self._through(block, tokens, self.shift[layer] if self.moves_cls else None)
+        return self.backbone.norm(tokens[:, 0])
 
     def forward(self, images: Tensor) -> Tensor:
-        tokens = self.backbone.tokens(images, cls=self.port(), only_cls=self.only_cls)
-        return cast(Tensor, self.head(self.backbone.norm(tokens[:, 0])))
+        return cast(Tensor, self.head(self.features(images)))
 
     def losses(
         self, images: Tensor, labels: Tensor, generator: torch.Generator
@@ -64,22 +87,24 @@ class Untouched(Limit):
 
     name = "untouched"
     trains = "head"
-
-    def port(self) -> ClsPort | None:
-        return None
+    moves_cls = False
 
 
 @register_method
 class SharpLimit(Limit):
-    """The limit without what the last block makes of tokens that nobody reads."""
+    """The limit on the way that our own methods take."""
 
     name = "sharp-limit"
-    only_cls = True
+
+    def features(self, images: Tensor) -> Tensor:
+        port: ClsPort = lambda layer, tokens: tokens[:, 0] + self.shift[layer]  # noqa: E731
+        return cast(Tensor, self.backbone(images, cls=port if self.moves_cls else None))
 
 
 @register_method
-class SharpUntouched(Untouched):
-    """The limit of inference without what the last block makes of tokens that nobody reads."""
+class SharpUntouched(SharpLimit):
+    """The limit of inference on the way that our own methods take."""
 
     name = "sharp-untouched"
-    only_cls = True
+    trains = "head"
+    moves_cls = False

@@ -237,7 +237,7 @@ def profiled(contender: Contender) -> dict[str, Any]:
     with marked_prompter():
         launched = kernels_of(watched(lambda: step.plain(images, labels), device))
     kernels = launched
-    if step.recording is not None:
+    if step.recorded.recordings:
         kernels = replayed(kernels_of(watched(contender.learn, device)), launched)
     return {"milliseconds": round(1e3 * plain_seconds, 3)} | summed(kernels)
 

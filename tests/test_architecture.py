@@ -30,6 +30,7 @@ FLOORS = {
     "plugins": 0,
     "memory": 0,
     "randomness": 0,
+    "recording": 0,
     "errors": -1,
     "version": -1,
 }

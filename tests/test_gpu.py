@@ -6,14 +6,16 @@ from pathlib import Path
 
 import pytest
 import torch
+from torch import Tensor
 
 import sodap
 from sodap.learning import Learner, Training
 from sodap.learning.forward import Forward
-from sodap.learning.step import WARM_UP, Step, make_optimizer, set_learning_rates
+from sodap.learning.step import Step, make_optimizer, set_learning_rates
 from sodap.learning.trace import TraceBuffer
 from sodap.methods import method_names
 from sodap.prompting import entmax
+from sodap.recording import WARM_UP, CannotRecordError, Recorded
 from sodap.streams import Stream
 from sodap.streams.augment import PAPER
 from tests.conftest import make_split, make_stream
@@ -79,15 +81,47 @@ def test_recorded_steps_are_kept_one_by_one(method: str) -> None:
 def test_recorded_predictions_are_the_plain_ones_and_listeners_hear_all(stripes: Stream) -> None:
     learner = Learner(stripes.classes, training=TRAINING, device="cuda", precision="fp32")
     learner.learn(stripes.domains[0])
-    images = make_split(4 * 64 + 10, 3, 0.0, 7).images.cuda()
-    recorded, plain = (Forward(learner.method, learner.fabric, 64, batches) for batches in (4, 0))
-    assert recorded.records
-    for some in torch.split(images, 64):
+    split = make_split(4 * 64 + 10, 3, 0.0, 7)
+    recorded, plain = (
+        Forward(learner.method, learner.fabric, 64, record=record) for record in (True, False)
+    )
+    for some in torch.split(split.images.cuda(), 64):
         torch.testing.assert_close(recorded(some).clone(), plain(some), rtol=0, atol=1e-5)
+    assert len(recorded.recorded.recordings) == 1, "the last batch is filled up"
     heard: list[int] = []
     hook = learner.method.register_forward_hook(lambda *_: heard.append(1))
-    assert not Forward(learner.method, learner.fabric, 64, 4).records
+    recorded.answers(split)
     hook.remove()
+    assert len(heard) == 5
+    head = learner.method.head
+    assert isinstance(head, torch.nn.Linear)
+    with torch.no_grad():
+        head.bias.add_(torch.tensor([0.0, 9.0, 0.0], device="cuda"))  # in its place
+    assert (recorded.answers(split).classes == 1).float().mean() > 0.9
+    bias = torch.tensor([9.0, 0.0, 0.0], device="cuda")
+    head.bias = torch.nn.Parameter(bias)  # and in another
+    assert torch.equal(recorded.answers(split).classes, plain.answers(split).classes)
+
+
+def test_work_is_recorded_for_every_shape_that_comes_again() -> None:
+    weight, draws = torch.ones(3, device="cuda"), torch.Generator("cuda").manual_seed(0)
+
+    def work(numbers: Tensor) -> Tensor:
+        noise = torch.rand(numbers.shape, device="cuda", generator=draws)
+        return numbers * weight + (noise > 2)
+
+    recorded = Recorded(work, weight.device, generators=[draws])
+    for time in range(WARM_UP + 3):
+        for rows in (5, 2, 7) if time == 0 else (5, 2):
+            numbers = torch.rand(rows, 3, device="cuda")
+            torch.testing.assert_close(recorded(numbers), numbers * weight)
+        weight += 1
+    assert {shape[0][0] for shape in recorded.recordings} == {5, 2}
+    host = Recorded(lambda numbers: numbers * float(numbers.sum()), weight.device)
+    for _ in range(WARM_UP):
+        host(weight)
+    with pytest.raises(CannotRecordError, match="waits for the host"):
+        host(weight)
 
 
 @pytest.mark.parametrize("record", [False, True])
@@ -102,7 +136,7 @@ def test_a_step_never_waits_for_the_host(method: str, record: bool, stripes: Str
     images, labels = split.images.cuda(), split.labels.cuda()
     optimizer = make_optimizer(model.parameter_groups(1e-3, 0.01), learner.fabric.device)
     set_learning_rates(optimizer, [1e-3] * len(optimizer.param_groups), learner.fabric.device)
-    step = Step(model, optimizer, learner.fabric, len(labels), record=record)
+    step = Step(model, optimizer, learner.fabric, record=record)
     step.begin_epoch(1)
     buffer = TraceBuffer(WARM_UP + 4, learner.fabric.device)
 
@@ -112,7 +146,7 @@ def test_a_step_never_waits_for_the_host(method: str, record: bool, stripes: Str
 
     for _ in range(WARM_UP + 1):  # tables that are derived once, and a recording, may wait
         learn()
-    assert (step.recording is not None) == record
+    assert bool(step.recorded.recordings) == record
     torch.cuda.synchronize()
     torch.cuda.set_sync_debug_mode("error")
     try:

@@ -86,9 +86,9 @@ def with_constant_patches(network: FrozenViT, images: Tensor, editor: Editor) ->
 
     def recording(layer: int, tokens: Tensor) -> Tensor:
         recorded.append(tokens.detach())
-        return editor.cls(layer, tokens)
+        return torch.cat([editor.cls(layer, tokens).unsqueeze(1), tokens[:, 1:]], 1)
 
-    network(images, cls=recording)
+    network(images, recording)
 
     def run(images: Tensor, cls: ClsPort) -> Tensor:
         def port(layer: int, tokens: Tensor) -> Tensor:

@@ -11,7 +11,6 @@ import pytest
 import torch
 from tests.conftest import make_stream
 
-import sodap
 from sodap.errors import SodapError
 from sodap.evaluation import accuracy, confusion_matrix
 from sodap.experiments import load_config, run
@@ -20,10 +19,9 @@ from sodap.experiments.evidence import (
     LOOKED_AT,
     SHOWN,
     images_to_look_at,
-    listening,
     read_evidence,
 )
-from sodap.learning import Learner, load
+from sodap.learning import load
 from sodap.methods.ridge import PENALTIES
 from sodap.storage import load_state
 
@@ -126,14 +124,6 @@ def test_a_method_without_prompts_leaves_answers_alone(tmp_path: Path) -> None:
     assert len(stages) == 2
     assert all(not stage.routing and stage.likeness is None for stage in stages)
     assert all(len(stage.answers) == 2 for stage in stages)
-
-
-def test_listening_leaves_no_ear_behind(stripes: sodap.Stream) -> None:
-    learner = Learner(stripes.classes, method="sequential", device="cpu")
-    with listening(learner.method) as heard:
-        learner.evaluate(stripes.domains[0])
-    learner.evaluate(stripes.domains[0])
-    assert sum(map(len, heard.classes)) == len(stripes.domains[0].test)
 
 
 # ------------------------------------------------------------------ cross-composition

@@ -239,6 +239,37 @@ def test_one_compiled_graph_serves_all_stages(merge: str) -> None:
             torch.testing.assert_close(grads, expected_grads, atol=1e-5, rtol=1e-4)
 
 
+@pytest.mark.parametrize("combination", ["residual", "joint"])
+def test_the_partition_follows_the_pool_and_stays_in_its_place(combination: str) -> None:
+    prompter = build(combination=combination)
+
+    def is_true() -> bool:
+        fresh = prompter.router.partition(prompter.pool.sets).tensors()
+        found = prompter.partition().tensors()
+        return all(torch.equal(old, new) for old, new in zip(found, fresh, strict=True))
+
+    at_first = copy.deepcopy(prompter.state_dict())
+    with torch.inference_mode():
+        first = prompter.partition()
+    assert is_true()
+    assert not first.active.is_inference(), "a training step keeps it for its way back"
+    assert all(new is old for new, old in zip(prompter.partition(), first, strict=True))
+    before = first.active.clone()
+    prompter.expand(3)
+    assert not torch.equal(first.active, before), "a recorded pass reads it where it was"
+    assert is_true()
+    with torch.no_grad():
+        prompter.pool.generation[-1] = prompter.pool.generation.max()
+    assert is_true()
+    prompter.load_state_dict(at_first)
+    assert is_true()
+    assert torch.equal(first.active, before)
+    twin = copy.deepcopy(prompter)
+    twin.expand(2)
+    assert is_true()
+    assert torch.equal(first.active, before)
+
+
 class Work(TorchDispatchMode):  # type: ignore[no-untyped-call]
     """The operations of a step, each with the shapes that it makes."""
 
@@ -258,6 +289,7 @@ class Work(TorchDispatchMode):  # type: ignore[no-untyped-call]
 @pytest.mark.parametrize("merge", ["paper", "rescale"])
 def test_a_step_is_the_same_work_at_every_stage(merge: str, selection: str) -> None:
     prompter = build(merge=merge, selection=selection)
+    prompter.partition()  # made here, and by `expand`
     steps = []
     for _ in range(4):
         with Work() as work:

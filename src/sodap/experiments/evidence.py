@@ -5,25 +5,25 @@ FOLDER/evidence/stage-N-*         tensors: answers to the test images, routing, 
 FOLDER/stages/N/                  the model after stage N, small; the last one is FOLDER/model
 FOLDER/steps/stage-N.json, -*     losses and learned weights of every step, beside the epochs' log
 
-Answers and confidences are overheard from the evaluation that a run does anyway. Routing needs a
-pass over some test images of each domain learned so far. No image is written.
+Answers and confidences are those of the evaluation that a run does anyway. Routing needs a pass
+over some test images of each domain learned so far. No image is written.
 """
 
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
-from dataclasses import dataclass, field
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 from typing import Any
 
 import torch
 import torch.nn.functional as F
-from torch import Tensor, nn
+from torch import Tensor
 
 from sodap.learning import Learner, StageProgress
+from sodap.learning.forward import Answers
 from sodap.learning.precision import tensor_cores
 from sodap.learning.trace import Trace
 from sodap.methods import Method
@@ -48,54 +48,24 @@ LARGEST_STATE = 64_000_000
 # ------------------------------------------------------------------ while a run goes on
 
 
-@dataclass
-class Answers:
-    """What a method answered while somebody listened, in the order in which it was asked."""
-
-    classes: list[Tensor] = field(default_factory=list)
-    confidence: list[Tensor] = field(default_factory=list)
-
-    def by_domain(self, sizes: Sequence[int]) -> Iterator[tuple[Tensor, Tensor]]:
-        """The class `[N]` and the confidence `[N]` of each answer, domain by domain."""
-        classes = torch.cat(self.classes).to("cpu", torch.int16)
-        confidence = torch.cat(self.confidence).cpu()
-        split = [torch.split(part, list(sizes)) for part in (classes, confidence)]
-        yield from zip(*split, strict=True)
-
-
-@contextmanager
-def listening(method: Method) -> Iterator[Answers]:
-    """Overhear every answer, so that none has to be asked for twice."""
-    heard = Answers()
-
-    def hear(_: nn.Module, __: Any, logits: Tensor) -> None:
-        confidence, classes = logits.float().softmax(-1).max(-1)
-        heard.classes.append(classes)
-        heard.confidence.append(confidence)
-
-    hook = method.register_forward_hook(hear)
-    try:
-        yield heard
-    finally:
-        hook.remove()
-
-
 def leave_evidence(
     folder: Path,
     learner: Learner,
     stage: Stage,
     tested: Sequence[Domain],
-    heard: Answers,
+    answers: Sequence[Answers],
     pool: Mapping[str, int] | None,
 ) -> None:
-    """Write FOLDER/evidence/stage-N; `pool` is its partition as the method counts it."""
+    """Write FOLDER/evidence/stage-N, with the answers to the test images of each domain.
+
+    `pool` is its partition as the method counts it.
+    """
     began = time.perf_counter()
     tensors: dict[str, Tensor] = {}
-    sizes = [len(domain.test) for domain in tested]
-    for index, (classes, confidence) in enumerate(heard.by_domain(sizes)):
-        tensors[f"answers.{index}"] = classes
-        tensors[f"confidence.{index}"] = confidence
-        tensors[f"labels.{index}"] = tested[index].test.labels.to("cpu", torch.int16)
+    for index, (domain, said) in enumerate(zip(tested, answers, strict=True)):
+        tensors[f"answers.{index}"] = said.classes.to(torch.int16)
+        tensors[f"confidence.{index}"] = said.confidence
+        tensors[f"labels.{index}"] = domain.test.labels.to("cpu", torch.int16)
     in_use = None if pool is None else pool["frozen"] + pool["active"]
     for index, domain in enumerate(tested[: stage.number]):
         drawn = index in (0, stage.number - 1)  # an old domain and the new one

@@ -28,7 +28,7 @@ from sodap.errors import SodapError
 from sodap.evaluation import accuracy, macro_f1, quadratic_kappa, summary
 from sodap.experiments.config import RunConfig, difference
 from sodap.experiments.environment import environment
-from sodap.experiments.evidence import keep_stage, keep_steps, leave_evidence, listening
+from sodap.experiments.evidence import keep_stage, keep_steps, leave_evidence
 from sodap.learning import Learner, StageProgress, Training
 from sodap.learning.trace import Trace
 from sodap.storage import has_state, load_state, read_json, save_state, write_bytes, write_json
@@ -216,13 +216,12 @@ class _Run:
             on_batch=lambda *where: self.observer.batch_done(stage, *where),
         )
         looked = time.perf_counter()
-        with listening(self.learner.method) as heard:
-            seen = [self.learner.evaluate(domain).confusion for domain in self.stream.tested]
+        seen = [self.learner.evaluate(domain) for domain in self.stream.tested]
         evaluation = {
-            "images": sum(int(matrix.sum()) for matrix in seen),
+            "images": sum(int(scores.confusion.sum()) for scores in seen),
             "seconds": time.perf_counter() - looked,
         }
-        self.confusions.append([matrix.tolist() for matrix in seen])
+        self.confusions.append([scores.confusion.tolist() for scores in seen])
         self.stages.append(
             {
                 "stage": stage.number,
@@ -249,7 +248,7 @@ class _Run:
                 self.learner,
                 stage,
                 self.stream.tested,
-                heard,
+                [scores.answers for scores in seen],
                 progress.ended.get("pool"),
             )
         if self.keep_stages and stage.number < len(self.stream):

@@ -1,6 +1,8 @@
-"""Predictions batch by batch; on a GPU recorded once as a CUDA graph, like a training step."""
+"""Predictions batch by batch; on a GPU recorded, like a training step."""
 
 from __future__ import annotations
+
+from dataclasses import dataclass
 
 import torch
 from lightning.fabric import Fabric
@@ -8,65 +10,78 @@ from torch import Tensor
 
 from sodap.learning.precision import tensor_cores
 from sodap.methods import Method
+from sodap.recording import CannotRecordError, Recorded
+from sodap.streams import Batches, Split
 
-WORTH_RECORDING = 3
-"""So many full batches of one size; fewer are done before a recording would be."""
+EVALUATION_BATCH = 256
+
+
+@dataclass(frozen=True)
+class Answers:
+    """What a method said to N images."""
+
+    classes: Tensor
+    """`[N]`, by number."""
+    confidence: Tensor
+    """`[N]`, the probability of that class."""
 
 
 class Forward:
-    """Logits `[B, C]` of uint8 images `[B, 3, H, W]`, for as long as the method stays as it is.
+    """Logits `[B, C]` of up to `size` uint8 images `[B, 3, H, W]`, while tensors stay in place.
 
-    `batches` says how many batches of `size` images are to come; without `record` each of them is
-    launched anew. What a recording answers is good until the next call.
+    So it goes on through the epochs of a stage, whose steps change numbers only. What it answers
+    is good until the next call. With `record=False` every batch is launched anew.
     """
 
     def __init__(
-        self, method: Method, fabric: Fabric, size: int, batches: int, *, record: bool = True
+        self, method: Method, fabric: Fabric, size: int = EVALUATION_BATCH, *, record: bool = True
     ) -> None:
-        self.method = method.eval()
+        self.method = method
         self.fabric = fabric
         self.size = size
-        self.records = (
-            record
-            and fabric.device.type == "cuda"
-            and method.steps_alike
-            and batches >= WORTH_RECORDING
-            # A replay calls no module, so whoever listens to one would hear nothing.
-            and not any(m._forward_hooks or m._forward_pre_hooks for m in method.modules())
-        )
-        self.images: Tensor | None = None
+        self.records = record and fabric.device.type == "cuda" and method.steps_alike
+        self._begin()
+
+    def _begin(self) -> None:
+        self.places = self._places()
+        self.recorded = Recorded(self.plain, self.fabric.device, wanted=self.records)
+
+    def _places(self) -> list[int]:
+        """Where the numbers lie that a recording reads."""
+        return [tensor.data_ptr() for tensor in self.method.state_dict().values()]
+
+    @torch.inference_mode()
+    def answers(self, split: Split) -> Answers:
+        """To all images of a split, in their order."""
+        if self.records and self._places() != self.places:
+            self._begin()
+        classes, confidence = [], []
+        for images, _ in Batches(split, self.size, self.fabric.device):
+            logits = self(images)
+            classes.append(logits.argmax(-1))
+            confidence.append(logits.float().softmax(-1).amax(-1))
+        return Answers(torch.cat(classes).cpu(), torch.cat(confidence).cpu())
 
     @torch.inference_mode()
     def __call__(self, images: Tensor) -> Tensor:
-        if not self.records or len(images) != self.size:
+        self.method.eval()
+        count = len(images)
+        if not self.records or count > self.size or self._is_heard():
             return self.plain(images)
-        if self.images is None and not self._record(images):
-            return self.plain(images)
-        assert self.images is not None
-        self.images.copy_(images, non_blocking=True)
-        self.graph.replay()
-        return self.logits
+        if count < self.size:
+            # A row depends on its own image alone: one recording serves the last batch as well.
+            images = torch.cat([images, images.new_zeros(self.size - count, *images.shape[1:])])
+        try:
+            return self.recorded(images)[:count]
+        except CannotRecordError:  # a method may ask the host for something on its way
+            self.records = False
+            return self.plain(images)[:count]
+
+    def _is_heard(self) -> bool:
+        """A replay calls no module, so whoever listens to one would hear nothing."""
+        return any(m._forward_hooks or m._forward_pre_hooks for m in self.method.modules())
 
     def plain(self, images: Tensor) -> Tensor:
         with tensor_cores(self.fabric, self.method), self.fabric.autocast():
             logits: Tensor = self.method(self.method.backbone.prepare(images))
         return logits
-
-    def _record(self, images: Tensor) -> bool:
-        """Whether it could be done: a method may ask the host for something on its way."""
-        static = images.clone()
-        side = torch.cuda.Stream()  # type: ignore[no-untyped-call]
-        side.wait_stream(torch.cuda.current_stream())
-        with torch.cuda.stream(side):
-            self.plain(static)  # libraries choose their kernels
-        torch.cuda.current_stream().wait_stream(side)
-        self.graph = torch.cuda.CUDAGraph()
-        try:
-            # Other threads may go on: one of them collects the batches to come.
-            with torch.cuda.graph(self.graph, stream=side, capture_error_mode="thread_local"):
-                self.logits = self.plain(static)
-        except RuntimeError:
-            self.records = False
-            return False
-        self.images = static
-        return True

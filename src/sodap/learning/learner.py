@@ -16,8 +16,15 @@ from torch import Tensor
 
 from sodap.backbones import build_backbone
 from sodap.errors import SodapError
-from sodap.evaluation import accuracy, macro_f1, quadratic_kappa, recall_per_class
-from sodap.learning.loop import EVALUATION_BATCH, OnBatch, OnEpoch, end_stage, evaluate, learn_stage
+from sodap.evaluation import (
+    accuracy,
+    confusion_matrix,
+    macro_f1,
+    quadratic_kappa,
+    recall_per_class,
+)
+from sodap.learning.forward import EVALUATION_BATCH, Answers, Forward
+from sodap.learning.loop import OnBatch, OnEpoch, end_stage, learn_stage
 from sodap.learning.precision import tensor_cores
 from sodap.learning.progress import StageProgress, snapshot
 from sodap.learning.training import Training
@@ -43,6 +50,8 @@ class Scores:
 
     confusion: NDArray[np.int64]
     """`[C, C]`, rows = truth."""
+    answers: Answers
+    """To each image of the split."""
 
     @property
     def accuracy(self) -> float:
@@ -103,6 +112,8 @@ class Learner:
         if self.training.compile:
             self.method.compile_parts()
         self.stages_learned = 0
+        self._forward: Forward | None = None
+        """Kept as long as nothing is learned: until then, all tensors stay where they are."""
 
     def learn(
         self,
@@ -117,6 +128,7 @@ class Learner:
         domain.check(self.classes)
         stage = Stage(self.stages_learned + 1, domain)
         before = snapshot(self.method.state())
+        self._forward = None
         try:
             progress = learn_stage(
                 self.method,
@@ -132,6 +144,7 @@ class Learner:
                 progress.best_score = self.evaluate(domain.val).macro_f1
         except BaseException:
             # A stage that broke off must leave no trace, or a second try would start from it.
+            self._forward = None
             self.method.restore(before, self.stages_learned if resumed is None else stage.number)
             raise
         self.stages_learned = stage.number
@@ -143,8 +156,11 @@ class Learner:
         if isinstance(data, Domain):
             data.check_classes(self.classes)
         split = data.test if isinstance(data, Domain) else data
-        record = self.training.record_steps
-        return Scores(evaluate(self.method, split, self.fabric, record=record))
+        if self._forward is None:
+            record = self.training.record_steps
+            self._forward = Forward(self.method, self.fabric, record=record)
+        answers = self._forward.answers(split)
+        return Scores(confusion_matrix(split.labels, answers.classes, len(self.classes)), answers)
 
     @torch.inference_mode()
     def predict(self, images: Tensor | str | Path | Sequence[str | Path]) -> Prediction:
@@ -191,6 +207,7 @@ class Learner:
 
     def restore(self, tensors: Mapping[str, Tensor], stage: int, stages_learned: int) -> None:
         """Put back the state of a method that had begun `stage`."""
+        self._forward = None
         try:
             self.method.restore(tensors, stage)
         except (KeyError, RuntimeError) as error:

@@ -11,21 +11,18 @@ from collections.abc import Callable
 from typing import Any
 
 import numpy as np
-import torch
 from lightning.fabric import Fabric
 from numpy.typing import NDArray
 
 from sodap.errors import SodapError
 from sodap.evaluation import accuracy, confusion_matrix, macro_f1
-from sodap.learning.forward import Forward
+from sodap.learning.forward import EVALUATION_BATCH, Forward
 from sodap.learning.progress import StageProgress, snapshot
 from sodap.learning.step import Step, make_optimizer, set_learning_rates
 from sodap.learning.trace import Trace, TraceBuffer
 from sodap.learning.training import Training
 from sodap.methods import Method
 from sodap.streams import Augmentation, Batches, Split, Stage, at_hand
-
-EVALUATION_BATCH = 256
 
 OnEpoch = Callable[[StageProgress], None]
 OnBatch = Callable[[int, int, int], None]
@@ -45,6 +42,7 @@ def learn_stage(
     """Teach `method` one domain. With `resumed`, go on after the epoch that it describes."""
     progress = resumed or StageProgress(stage.number)
     stage = Stage(stage.number, at_hand(stage.domain, fabric.device))
+    method.records = training.record_steps
     if resumed is None:
         look = _plain_batches(method, stage, training, fabric, "drift order")
         with fabric.autocast():
@@ -61,7 +59,8 @@ def learn_stage(
         optimizer.load_state_dict(progress.optimizer)
     augment = training.augmentation or Augmentation()
     method.view = lambda images, draws: augment(images, draws, method.backbone.prepare)
-    step = Step(method, optimizer, fabric, training.batch_size, record=training.record_steps)
+    step = Step(method, optimizer, fabric, record=training.record_steps)
+    forward = Forward(method, fabric, record=training.record_steps)
 
     while not progress.finished:
         epoch = progress.epoch + 1
@@ -69,10 +68,10 @@ def learn_stage(
         set_learning_rates(optimizer, [start * decay for start in starts], fabric.device)
 
         began = time.perf_counter()
-        trace = train_epoch(step, stage, epoch, on_batch)
+        trace = train_epoch(step, stage, epoch, training.batch_size, on_batch)
         seconds = time.perf_counter() - began
 
-        matrix = evaluate(method, stage.domain.val, fabric, record=training.record_steps)
+        matrix = confusion(forward, stage.domain.val)
         score = macro_f1(matrix)
         progress.epoch = epoch
         if score > progress.best_score:
@@ -105,10 +104,12 @@ def learn_stage(
     return progress
 
 
-def train_epoch(step: Step, stage: Stage, epoch: int, on_batch: OnBatch | None = None) -> Trace:
+def train_epoch(
+    step: Step, stage: Stage, epoch: int, batch_size: int, on_batch: OnBatch | None = None
+) -> Trace:
     """One pass over the domain's training images, and what each of its steps gave."""
     order = step.method.randomness.generator("order", stage.number, epoch)
-    batches = Batches(stage.domain.train, step.batch_size, step.fabric.device, order=order)
+    batches = Batches(stage.domain.train, batch_size, step.fabric.device, order=order)
     step.method.train()
     step.begin_epoch(epoch)
     buffer = TraceBuffer(len(batches), step.fabric.device)
@@ -143,13 +144,7 @@ def end_stage(method: Method, stage: Stage, training: Training, fabric: Fabric) 
         return dict(method.eval().end_stage(stage.number, train, val))
 
 
-@torch.inference_mode()
-def evaluate(
-    method: Method, split: Split, fabric: Fabric, *, record: bool = True
-) -> NDArray[np.int64]:
+def confusion(forward: Forward, split: Split) -> NDArray[np.int64]:
     """Confusion matrix `[C, C]` of a split, rows = truth."""
-    full = len(split) // EVALUATION_BATCH
-    forward = Forward(method, fabric, EVALUATION_BATCH, full, record=record)
-    batches = Batches(split, EVALUATION_BATCH, fabric.device)
-    found = [forward(images).argmax(-1) for images, _ in batches]
-    return confusion_matrix(split.labels, torch.cat(found).cpu(), method.classes)
+    classes = forward.answers(split).classes
+    return confusion_matrix(split.labels, classes, forward.method.classes)

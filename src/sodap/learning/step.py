@@ -1,10 +1,4 @@
-"""One training step: random views, losses, gradients, the optimiser's move.
-
-A step on a GPU is more than a thousand small launches, and the processor cannot give them out as
-fast as the GPU works them off. So the first full batches of a stage run plainly, then one step is
-recorded as a CUDA graph, and from there on it is replayed in a single launch: the same kernels on
-the same numbers, the generators included.
-"""
+"""One training step: random views, losses, gradients, the optimiser's move."""
 
 from __future__ import annotations
 
@@ -20,9 +14,7 @@ from sodap.balancing import UncertaintyWeighting
 from sodap.errors import SodapError
 from sodap.learning.precision import tensor_cores
 from sodap.methods import Method
-
-WARM_UP = 3
-"""Plain steps before one is recorded: libraries choose their kernels and memory in them."""
+from sodap.recording import CannotRecordError, Recorded
 
 
 def make_optimizer(groups: list[dict[str, Any]], device: torch.device) -> AdamW:
@@ -53,29 +45,26 @@ class Outcome:
 
 
 class Step:
-    """The step of one stage; call it with a batch of uint8 images `[B, 3, H, W]` and labels."""
+    """The step of one stage; call it with a batch of uint8 images `[B, 3, H, W]` and labels.
+
+    On a GPU it is recorded, once for full batches and once for the last one of an epoch.
+    """
 
     def __init__(
-        self,
-        method: Method,
-        optimizer: Optimizer,
-        fabric: Fabric,
-        batch_size: int,
-        *,
-        record: bool = True,
+        self, method: Method, optimizer: Optimizer, fabric: Fabric, *, record: bool = True
     ) -> None:
         self.method = method
         self.optimizer = optimizer
         self.fabric = fabric
-        self.batch_size = batch_size
         self.balance = _balance(method)
         self.views = torch.Generator(fabric.device)
         self.draws = torch.Generator(fabric.device)
-        on_gpu = fabric.device.type == "cuda"
-        recorded = on_gpu and record and method.steps_alike
-        self.stream = torch.cuda.Stream() if recorded else None  # type: ignore[no-untyped-call]
-        self.plain_steps = 0
-        self.recording: Recording | None = None
+        self.recorded = Recorded(
+            self.plain,
+            fabric.device,
+            generators=[self.views, self.draws],
+            wanted=record and method.steps_alike,
+        )
 
     def begin_epoch(self, epoch: int) -> None:
         """Every random number of an epoch follows from the run's seed, the stage and the epoch."""
@@ -85,18 +74,13 @@ class Step:
 
     def __call__(self, images: Tensor, labels: Tensor) -> Outcome:
         """Learn from one batch."""
-        if self.stream is None or len(images) != self.batch_size:
-            return self.plain(images, labels)
-        if self.recording is None and self.plain_steps >= WARM_UP:
-            self.recording = Recording(self, images, labels, self.stream)
-        if self.recording is not None:
-            return self.recording.replay(images, labels)
-        self.plain_steps += 1
-        self.stream.wait_stream(torch.cuda.current_stream())
-        with torch.cuda.stream(self.stream):  # where gradients will be recorded, too
-            outcome = self.plain(images, labels)
-        torch.cuda.current_stream().wait_stream(self.stream)
-        return outcome
+        try:
+            return self.recorded(images, labels)
+        except CannotRecordError as error:
+            raise SodapError(
+                f"the training step of {self.method.name} cannot be recorded as a CUDA graph: "
+                f"{error}; set steps_alike = False in its class"
+            ) from error
 
     def plain(self, images: Tensor, labels: Tensor) -> Outcome:
         method, fabric = self.method, self.fabric
@@ -104,11 +88,11 @@ class Step:
             with fabric.autocast():
                 losses = method.losses(method.view(images, self.views), labels, self.draws)
                 total = method.total(losses)
-            self.optimizer.zero_grad(set_to_none=True)
             fabric.backward(total)
         method.before_step()
         self.optimizer.step()
         method.after_step()
+        self.optimizer.zero_grad(set_to_none=True)
         return Outcome(
             {name: loss.detach() for name, loss in losses.items()},
             {} if self.balance is None else self.balance.weights(),
@@ -125,31 +109,3 @@ def _balance(method: Method) -> UncertaintyWeighting | None:
         if isinstance(module, UncertaintyWeighting) and names == set(module.names):
             return module
     return None
-
-
-class Recording:
-    """A step as a CUDA graph: it reads from and writes to the same places every time."""
-
-    def __init__(
-        self, step: Step, images: Tensor, labels: Tensor, stream: torch.cuda.Stream
-    ) -> None:
-        self.images, self.labels = images.clone(), labels.clone()
-        self.graph = torch.cuda.CUDAGraph()
-        for generator in (step.views, step.draws):
-            self.graph.register_generator_state(generator)
-        step.optimizer.zero_grad(set_to_none=True)
-        try:
-            # Other threads may go on: one of them collects the batches to come.
-            with torch.cuda.graph(self.graph, stream=stream, capture_error_mode="thread_local"):
-                self.outcome = step.plain(self.images, self.labels)
-        except RuntimeError as error:
-            raise SodapError(
-                f"the training step of {step.method.name} cannot be recorded as a CUDA graph: it "
-                f"waits for the host ({error}); set steps_alike = False in its class"
-            ) from error
-
-    def replay(self, images: Tensor, labels: Tensor) -> Outcome:
-        self.images.copy_(images, non_blocking=True)
-        self.labels.copy_(labels, non_blocking=True)
-        self.graph.replay()
-        return self.outcome

@@ -98,6 +98,8 @@ class Method(nn.Module, ABC):
         self.classes = classes
         self.randomness = randomness
         self.stage = 0
+        # Whether work on a GPU may be recorded (`sodap.recording`). The loop says so.
+        self.records = False
         # Random views of kept images, as the training images of this stage get them: uint8
         # `[B, 3, S, S]` -> prepared. The loop puts the stream's own in place.
         self.view: Callable[[Tensor, torch.Generator], Tensor] = lambda images, _: backbone.prepare(

@@ -41,6 +41,7 @@ from sodap.methods.residual_sodap_config import ResidualSodapConfig
 from sodap.preserving import ClassStatistics, FeatureMemory, distillation_loss
 from sodap.prompting import Prompter, PromptPass, Routing
 from sodap.randomness import Randomness
+from sodap.recording import Recorded
 
 
 @register_method
@@ -53,7 +54,7 @@ class ResidualSodap(Method):
     stores = "class statistics, means of queries, teacher head, prompt usage"
     Config = ResidualSodapConfig
     running = ("prompter.memory.keys", "prompter.memory.values")
-    derived = ("memory._gaussians",)
+    derived = ("memory._gaussians", "prompter._partition")
 
     config: ResidualSodapConfig
 
@@ -244,14 +245,12 @@ class ResidualSodap(Method):
         least = self._usage_threshold()[:in_use]
         groups: list[Tensor] = []  # [2, L, N] each: joined weights, and weights in the own set
         rest = least.new_empty(0, 2, len(layers), in_use)  # images that do not fill a group yet
+        look = Recorded(self._look, least.device, wanted=self.records and self.steps_alike)
         for images, labels in batches:
-            features, prompts = self.features(images)
+            features, usage = look(images)
             if statistics is not None:
                 statistics.update(features, labels)
-            chosen = [prompts.routings[layer] for layer in layers]
-            joined = torch.stack([r.joined[:, :in_use] for r in chosen], 1)
-            own = torch.stack([r.weights[:, :in_use] for r in chosen], 1)
-            weights = torch.cat([rest, torch.stack([joined, own], 1)])  # [B, 2, L, N]
+            weights = torch.cat([rest, usage[..., :in_use]])  # [B, 2, L, N]
             size = self.config.drift_batch or len(weights)
             whole = len(weights) // size * size
             groups += [weights[at : at + size].mean(0) for at in range(0, whole, size)]
@@ -261,6 +260,16 @@ class ResidualSodap(Method):
         usage, within = torch.stack(groups, 1)
         detector = DriftDetector(len(layers), in_use, self.config.drift, window)
         return detector.scan(usage.double().cpu().numpy(), (within > least).cpu().numpy())
+
+    def _look(self, images: Tensor) -> tuple[Tensor, Tensor]:
+        """Features `[B, D]`, and the weights of all prompts, joined and in the own set.
+
+        The latter are `[B, 2, L, N]`.
+        """
+        features, prompts = self.features(images)
+        chosen = [prompts.routings[layer] for layer in self._layers()]
+        joined = torch.stack([r.joined for r in chosen], 1)
+        return features, torch.stack([joined, torch.stack([r.weights for r in chosen], 1)], 1)
 
     def _usage_threshold(self) -> Tensor:
         """From which mean weight on a prompt counts as used, `[capacity]`.

@@ -35,12 +35,22 @@ def entmax(
     if mask is not None:
         # A finite floor, not -inf: a row without any choice must not turn into NaN.
         scores = torch.where(mask, scores, torch.finfo(scores.dtype).min)
-    weights: Tensor
     if dim in (-1, scores.ndim - 1):
-        weights = _Entmax.apply(scores, alpha, temperature)
+        weights = _of_rows(scores, alpha, temperature)
     else:
-        weights = _Entmax.apply(scores.movedim(dim, -1), alpha, temperature).movedim(-1, dim)
+        weights = _of_rows(scores.movedim(dim, -1), alpha, temperature).movedim(-1, dim)
     return weights if mask is None else torch.where(mask, weights, 0.0)
+
+
+def _of_rows(scores: Tensor, alpha: float, temperature: float) -> Tensor:  # [..., N]
+    fused = kernels(scores, alpha)
+    weights: Tensor
+    # Torch cannot look through a step of autograd in its leaner form, as vmap would have it.
+    if fused is not None and not torch._C._are_functorch_transforms_active():
+        weights = fused.Entmax15.apply(scores, temperature)
+    else:
+        weights = _Entmax.apply(scores, alpha, temperature)
+    return weights
 
 
 class _Entmax(torch.autograd.Function):
@@ -71,17 +81,7 @@ class _Entmax(torch.autograd.Function):
     @staticmethod
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, None, None]:
         (weights,) = ctx.saved_tensors
-        wanted_again = torch.is_grad_enabled()  # a derivative of this derivative
-        fused = None if wanted_again else kernels(weights, ctx.alpha)
-        if fused is not None:
-            return fused.backward(weights, grad, ctx.temperature), None, None
-        slope = slope_of(weights, ctx.alpha)
-        pull = slope * grad
-        mean = pull.sum(-1, keepdim=True) / slope.sum(-1, keepdim=True)
-        if wanted_again:
-            return pull.addcmul(slope, mean, value=-1) / ctx.temperature, None, None
-        pull.addcmul_(slope, mean, value=-1)
-        return pull if ctx.temperature == 1 else pull.div_(ctx.temperature), None, None
+        return gradient(weights, grad, ctx.alpha, ctx.temperature), None, None
 
     @staticmethod
     def vmap(
@@ -93,6 +93,22 @@ class _Entmax(torch.autograd.Function):
 
 # Torch binds the arguments at every call; reading the signature once makes that cheap.
 _Entmax.forward.__signature__ = signature(_Entmax.forward)  # type: ignore[attr-defined]
+
+
+def gradient(weights: Tensor, grad: Tensor, alpha: float, temperature: float) -> Tensor:
+    """What the scores get from the gradient of the weights; all ``[..., N]``."""
+    wanted_again = torch.is_grad_enabled()  # a derivative of this derivative
+    fused = None if wanted_again else kernels(weights, alpha)
+    if fused is not None:
+        found: Tensor = fused.backward(weights, grad, temperature)
+        return found
+    slope = slope_of(weights, alpha)
+    pull = slope * grad
+    mean = pull.sum(-1, keepdim=True) / slope.sum(-1, keepdim=True)
+    if wanted_again:
+        return pull.addcmul(slope, mean, value=-1) / temperature
+    pull.addcmul_(slope, mean, value=-1)
+    return pull if temperature == 1 else pull.div_(temperature)
 
 
 def kernels(scores: Tensor, alpha: float) -> ModuleType | None:

@@ -9,7 +9,7 @@ from sodap.prompting.adapter import Adapter, Way
 from sodap.prompting.losses import diversity_loss, norm_loss
 from sodap.prompting.memory import MemoryBank
 from sodap.prompting.pool import Merge, PromptPool
-from sodap.prompting.routing import Combination, Router, Routing, Selection, unit
+from sodap.prompting.routing import Combination, Partition, Router, Routing, Selection, unit
 from sodap.prompting.segments import Segments
 from sodap.prompting.visit import Look, LookBack, Rules, Visits, look, look_back
 
@@ -68,6 +68,8 @@ class Prompter(nn.Module):
         self.context = context
         self.prefix_tokens = prefix_tokens
         self.looks: tuple[Look, LookBack] = (look, look_back)
+        self._partition: Partition | None = None
+        self._partitioned: tuple[int, int] | None = None
         self.router = Router(selection, combination, alpha, temperature, residual)
         self.pool = PromptPool(
             bottleneck,
@@ -110,6 +112,28 @@ class Prompter(nn.Module):
             return tokens[:, 0]
         return tokens[:, self.prefix_tokens :].mean(1)
 
+    def partition(self) -> Partition:
+        """Who is routed with whom, made anew only after the pool has changed.
+
+        A later one takes the place of an earlier one in memory: a recorded pass reads it there.
+        """
+        generation = self.pool.generation
+        if torch.compiler.is_compiling() or generation.is_inference():  # which counts no changes
+            return self.router.partition(self.pool.sets)
+        now = generation.data_ptr(), generation._version
+        kept = self._partition
+        if kept is None or self._partitioned != now:
+            with torch.inference_mode(False), torch.no_grad():
+                found = self.router.partition(self.pool.sets)
+                if generation.is_cuda and torch.cuda.is_current_stream_capturing():
+                    return found  # which is no number yet
+                if kept is None or kept.active.device != generation.device:
+                    self._partition = kept = found
+                for old, new in zip(kept.tensors(), found.tensors(), strict=True):
+                    old.copy_(new)
+            self._partitioned = now
+        return kept
+
     def rules(self, segments: Segments) -> Rules:
         """How layers visit the pool while it is partitioned like this."""
         router = self.router
@@ -141,7 +165,9 @@ class Prompter(nn.Module):
 
     def expand(self, count: int, generator: torch.Generator | None = None) -> int:
         """Freeze the active prompts and add ``count`` new ones; how many found room."""
-        return self.pool.expand(count, generator)
+        found_room = self.pool.expand(count, generator)
+        self.partition()  # for passes that are recorded already
+        return found_room
 
     def pool_parameters(self) -> list[nn.Parameter]:
         return list(self.pool.parameters())
@@ -168,7 +194,7 @@ class PromptPass:
         with torch.autocast(pool.generation.device.type, enabled=False):
             self.keys = unit(pool.keys)  # [copies, N, d]
             self.values = pool.values  # [copies, N, d]
-            self.partition = prompter.router.partition(pool.sets)
+            self.partition = prompter.partition()
             # p_F + λ_r p_A: what a prompt counts for is part of it.
             self.prompts = self.values * self.partition.share.unsqueeze(-1)
             self.recall = None if memory is None else memory.recall()

@@ -21,6 +21,9 @@ class Partition(NamedTuple):
     share: Tensor  # [N], what a row counts for: λ_r in A, or 1 where A stands alone; 1 in F
     sets: Tensor  # [], how many distributions there are
 
+    def tensors(self) -> list[Tensor]:
+        return [*self.segments, self.active, self.share, self.sets]
+
 
 class Routing(NamedTuple):
     """The weights of one layer: a distribution over each set, all side by side."""

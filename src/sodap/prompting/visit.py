@@ -271,6 +271,11 @@ def gradients(rows: Sequence[Kept], maps: Maps, wanted: Sequence[bool]) -> list[
     def all_of(part: Callable[[Kept], Tensor]) -> Tensor:
         return torch.cat([part(row) for row in rows])
 
+    def standard() -> Tensor:
+        """What LN's gain was multiplied by."""
+        hidden, mean = all_of(lambda row: row.seen.hidden), all_of(lambda row: row.seen.hidden_mean)
+        return (hidden - mean) * all_of(lambda row: row.seen.hidden_scale)
+
     slots, bottleneck = maps.told.shape
     raw = all_of(lambda row: row.pulled.raw)  # [L·B, H·M + 2d]
     scaled, z_pull = raw[:, :slots], raw[:, slots:-bottleneck]
@@ -282,7 +287,7 @@ def gradients(rows: Sequence[Kept], maps: Maps, wanted: Sequence[bool]) -> list[
         "offsets": lambda: (scaled / all_of(lambda row: row.seen.scale)).sum(0),
         "start": lambda: hidden_pull.view(len(rows), -1, bottleneck).sum(0),
         "told": lambda: all_of(lambda row: row.seen.attention).mT @ hidden_pull,
-        "gain": lambda: (normal_pull * all_of(_standard)).sum(0),
+        "gain": lambda: (normal_pull * standard()).sum(0),
         "shift": lambda: normal_pull.sum(0),
         "keys": lambda: all_of(lambda row: row.logits_pull).mT @ all_of(lambda row: row.seen.aim),
         "up": lambda: all_of(lambda row: row.weights).mT @ all_of(lambda row: row.pull),
@@ -295,9 +300,3 @@ def gradients(rows: Sequence[Kept], maps: Maps, wanted: Sequence[bool]) -> list[
     return [
         found[name]() if want else None for name, want in zip(Maps._fields, wanted, strict=True)
     ]
-
-
-def _standard(row: Kept) -> Tensor:
-    """What LN's gain was multiplied by."""
-    seen = row.seen
-    return (seen.hidden - seen.hidden_mean) * seen.hidden_scale

@@ -1,0 +1,101 @@
+"""Work on a GPU that is recorded once, as a CUDA graph, and then replayed in a single launch.
+
+A pass through a ViT is hundreds of small launches, and the processor cannot give them out as fast
+as the GPU works them off. A replay is the same kernels on the same numbers, generators included.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Sequence
+from typing import Generic, TypeVar
+
+import torch
+from torch import Tensor
+
+T = TypeVar("T")
+Shapes = tuple[torch.Size, ...]
+
+WARM_UP = 2
+"""How often work of one shape is launched anew before it is recorded: libraries choose their
+kernels and memory in the meantime, and what is done only once is not worth more."""
+
+
+class CannotRecordError(RuntimeError):
+    """The work asks the host what to do next."""
+
+
+class Recorded(Generic[T]):
+    """`work(*inputs)`: of tensors, and of whatever else it reads, as long as that stays in place.
+
+    Inputs of a shape that has come `WARM_UP` times are copied to where the recording reads them.
+    It answers with the same tensors every time, so an answer is good until the next call.
+    """
+
+    def __init__(
+        self,
+        work: Callable[..., T],
+        device: torch.device,
+        *,
+        generators: Sequence[torch.Generator] = (),
+        wanted: bool = True,
+    ) -> None:
+        self.work = work
+        self.generators = generators
+        on_gpu = wanted and device.type == "cuda"
+        self.stream = torch.cuda.Stream(device) if on_gpu else None  # type: ignore[no-untyped-call]
+        self.launched: Counter[Shapes] = Counter()
+        self.recordings: dict[Shapes, _Recording[T]] = {}
+
+    def __call__(self, *inputs: Tensor) -> T:
+        if self.stream is None:
+            return self.work(*inputs)
+        shapes = tuple(each.shape for each in inputs)
+        if shapes in self.recordings:
+            return self.recordings[shapes].replay(inputs)
+        if self.launched[shapes] < WARM_UP:
+            self.launched[shapes] += 1
+            return self._launch(self.stream, inputs)
+        recording = _Recording(self, self.stream, inputs)
+        self.recordings[shapes] = recording
+        return recording.replay(inputs)
+
+    def _launch(self, stream: torch.cuda.Stream, inputs: Sequence[Tensor]) -> T:
+        """On the stream that will record: gradients are added up on the one of their forward."""
+        here = torch.cuda.current_stream(stream.device)
+        stream.wait_stream(here)
+        with torch.cuda.stream(stream):
+            answer = self.work(*inputs)
+        here.wait_stream(stream)
+        return answer
+
+
+class _Recording(Generic[T]):
+    """The work for inputs of one shape."""
+
+    def __init__(
+        self, recorded: Recorded[T], stream: torch.cuda.Stream, inputs: Sequence[Tensor]
+    ) -> None:
+        self.inputs = [each.clone() for each in inputs]
+        self.graph = torch.cuda.CUDAGraph()
+        for generator in recorded.generators:
+            self.graph.register_generator_state(generator)
+        # Replays come one by one, so those of all shapes may compute in the same memory.
+        pools = [other.graph.pool() for other in recorded.recordings.values()]
+        try:
+            # Other threads may go on: one of them collects the batches to come.
+            with torch.cuda.graph(
+                self.graph,
+                pool=pools[0] if pools else None,
+                stream=stream,
+                capture_error_mode="thread_local",
+            ):
+                self.answer = recorded.work(*self.inputs)
+        except RuntimeError as error:
+            raise CannotRecordError(f"it waits for the host ({error})") from error
+
+    def replay(self, inputs: Sequence[Tensor]) -> T:
+        for place, each in zip(self.inputs, inputs, strict=True):
+            place.copy_(each, non_blocking=True)
+        self.graph.replay()
+        return self.answer
