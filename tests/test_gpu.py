@@ -136,7 +136,7 @@ def test_a_step_never_waits_for_the_host(method: str, record: bool, stripes: Str
     images, labels = split.images.cuda(), split.labels.cuda()
     optimizer = make_optimizer(model.parameter_groups(1e-3, 0.01), learner.fabric.device)
     set_learning_rates(optimizer, [1e-3] * len(optimizer.param_groups), learner.fabric.device)
-    step = Step(model, optimizer, learner.fabric, record=record)
+    step = Step(model, optimizer, learner.fabric, len(labels), record=record)
     step.begin_epoch(1)
     buffer = TraceBuffer(WARM_UP + 4, learner.fabric.device)
 

@@ -12,7 +12,7 @@ from tests.conftest import make_stream
 import sodap
 from sodap.errors import SodapError
 from sodap.evaluation import accuracy, summary
-from sodap.experiments import Observer, RunConfig, load_config, run
+from sodap.experiments import Observer, RunConfig, checkpoint, load_config, run
 from sodap.experiments.evidence import read_steps
 from sodap.streams import Stage, Stream
 
@@ -147,7 +147,7 @@ def test_killed_before_its_steps_were_written(
             raise NoMoreError
         keep(*given)
 
-    monkeypatch.setattr(running, "CHECKPOINT_SHARE", 0)  # one after every epoch
+    monkeypatch.setattr(checkpoint, "SHARE", 0)  # one after every epoch
     with monkeypatch.context() as for_now:
         for_now.setattr(running, "keep_steps", die)
         with pytest.raises(NoMoreError):
@@ -164,7 +164,7 @@ def test_epochs_after_the_last_checkpoint_come_once(
     epochs: int,
 ) -> None:
     folder = tmp_path / "run"
-    monkeypatch.setattr(running, "CHECKPOINT_SHARE", 1e9)  # the first epoch's is the only one
+    monkeypatch.setattr(checkpoint, "SHARE", 1e9)  # the first epoch's is the only one
     with pytest.raises(PluggedOutError):
         run(quick(), folder, stream=make_stream(), observer=Stopper(epochs))
     assert len(read_steps(folder, log_of(folder))) == (epochs + 1) // 2

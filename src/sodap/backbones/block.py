@@ -36,7 +36,15 @@ def with_cls(tokens: Tensor, cls: Tensor | None) -> Tensor:
     """Tokens `[B, N, D]` with another CLS token `[B, D]`, if one is given."""
     if cls is None:
         return tokens
-    return torch.cat([cls.to(tokens.dtype).unsqueeze(1), tokens[:, 1:]], dim=1)
+    row = cls.to(tokens.dtype).unsqueeze(1)
+    if torch.compiler.is_compiling() and not torch.is_grad_enabled():
+        # A choice fuses better than a copy. Its gradient, though, is a sum over all tokens.
+        return torch.where(_is_first(tokens), row, tokens)
+    return torch.cat([row, tokens[:, 1:]], dim=1)
+
+
+def _is_first(tokens: Tensor) -> Tensor:
+    return torch.arange(tokens.shape[1], device=tokens.device).view(1, -1, 1) == 0
 
 
 def split(block: Block, tokens: Tensor) -> tuple[Tensor, Tensor, Tensor]:

@@ -24,6 +24,7 @@ from torch import Tensor
 
 from sodap.learning import Learner, StageProgress
 from sodap.learning.forward import Answers
+from sodap.learning.fusing import fused
 from sodap.learning.precision import tensor_cores
 from sodap.learning.trace import Trace
 from sodap.methods import Method
@@ -107,7 +108,7 @@ def _routing_of(
     extra = shown[~torch.isin(shown, counted)] if drawn else shown[:0]
     looked = torch.cat([counted, extra])  # one pass for both
     method, fabric = learner.method.eval(), learner.fabric
-    with tensor_cores(fabric, method), fabric.autocast():
+    with fused(False), tensor_cores(fabric, method), fabric.autocast():
         images = split.images[looked].to(fabric.device)
         found = method.routing(method.backbone.prepare(images))
     if found is None:

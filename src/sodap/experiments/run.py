@@ -13,7 +13,6 @@ FOLDER/model/         what was learned
 from __future__ import annotations
 
 import json
-import shutil
 import time
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
@@ -26,20 +25,17 @@ from numpy.typing import NDArray
 from sodap.backbones import native_size
 from sodap.errors import SodapError
 from sodap.evaluation import accuracy, macro_f1, quadratic_kappa, summary
+from sodap.experiments.checkpoint import Checkpoint
 from sodap.experiments.config import RunConfig, difference
 from sodap.experiments.environment import environment
 from sodap.experiments.evidence import keep_stage, keep_steps, leave_evidence
 from sodap.learning import Learner, StageProgress, Training
 from sodap.learning.trace import Trace
-from sodap.storage import has_state, load_state, read_json, save_state, write_bytes, write_json
+from sodap.storage import read_json, write_bytes, write_json
 from sodap.streams import Stage, Stream, load_stream, union
 from sodap.streams.splits import write_splits
 
 SPLITS = "splits.csv"
-
-CHECKPOINT_SHARE = 20
-"""Between two checkpoints lies so many times the time that writing one takes: a large model on a
-fast GPU would else spend its day on files. A lost epoch is computed again, to the same numbers."""
 
 MEASURES: Mapping[str, Callable[[NDArray[np.int64]], float]] = {
     "accuracy": accuracy,
@@ -170,7 +166,7 @@ class _Run:
         self.confusions: list[list[list[list[int]]]] = []
         self.stages: list[dict[str, Any]] = []
         self.under_way: StageProgress | None = None
-        self.checkpoint_due = 0.0
+        self.checkpoint = Checkpoint(folder)
 
     def to_the_end(self) -> dict[str, Any]:
         # Only now, with every input read and found good, is anything written.
@@ -190,9 +186,11 @@ class _Run:
         except Exception as error:
             self._write("failed", f"{type(error).__name__}: {error}")
             raise
+        finally:
+            self.checkpoint.wait()
         self.learner.save(self.folder / "model")
         record = self._write("finished")
-        shutil.rmtree(self.folder / "checkpoint", ignore_errors=True)
+        self.checkpoint.drop()
         return record
 
     def _learn(self, stage: Stage, resumed: StageProgress | None) -> None:
@@ -202,7 +200,7 @@ class _Run:
             torch.cuda.reset_peak_memory_stats(device)
 
         def epoch_done(progress: StageProgress) -> None:
-            if time.perf_counter() >= self.checkpoint_due:
+            if self.checkpoint.is_due():
                 self._checkpoint(progress)
             self._write("running", progress=progress)
             self.observer.steps_done(stage, progress.trace)
@@ -269,16 +267,14 @@ class _Run:
         if progress is not None:
             tensors |= {f"progress.{key}": value for key, value in progress.tensors().items()}
             facts["progress"] = progress.facts()
-        began = time.perf_counter()
-        save_state(self.folder / "checkpoint", "state", tensors, facts)
-        now = time.perf_counter()
-        self.checkpoint_due = now + CHECKPOINT_SHARE * (now - began)
+        self.checkpoint.write(tensors, facts)
 
     def _resume(self) -> StageProgress | None:
         """Take up the last checkpoint, if there is one."""
-        if not has_state(self.folder / "checkpoint", "state"):
+        found = self.checkpoint.read()
+        if found is None:
             return None
-        tensors, facts = load_state(self.folder / "checkpoint", "state")
+        tensors, facts = found
         for what, now in self._learned_from().items():
             before = facts["learned_from"].get(what)
             if before != now:

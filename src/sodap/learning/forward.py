@@ -8,6 +8,7 @@ import torch
 from lightning.fabric import Fabric
 from torch import Tensor
 
+from sodap.learning.fusing import fused
 from sodap.learning.precision import tensor_cores
 from sodap.methods import Method
 from sodap.recording import CannotRecordError, Recorded
@@ -67,7 +68,8 @@ class Forward:
         self.method.eval()
         count = len(images)
         if not self.records or count > self.size or self._is_heard():
-            return self.plain(images)
+            with fused(count == self.size):
+                return self.plain(images)
         if count < self.size:
             # A row depends on its own image alone: one recording serves the last batch as well.
             images = torch.cat([images, images.new_zeros(self.size - count, *images.shape[1:])])

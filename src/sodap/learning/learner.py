@@ -24,6 +24,7 @@ from sodap.evaluation import (
     recall_per_class,
 )
 from sodap.learning.forward import EVALUATION_BATCH, Answers, Forward
+from sodap.learning.fusing import fused
 from sodap.learning.loop import OnBatch, OnEpoch, end_stage, learn_stage
 from sodap.learning.precision import tensor_cores
 from sodap.learning.progress import StageProgress, snapshot
@@ -185,7 +186,12 @@ class Learner:
                     f"images must be uint8 [N, 3, height, width], "
                     f"got {batch.dtype} {list(batch.shape)}"
                 )
-            with tensor_cores(self.fabric, self.method), self.fabric.autocast():
+            worth_it = len(batch) == EVALUATION_BATCH
+            with (
+                fused(worth_it),
+                tensor_cores(self.fabric, self.method),
+                self.fabric.autocast(),
+            ):
                 ready = self.method.backbone.prepare(batch.to(self.fabric.device))
                 rows.append(self.method(ready).softmax(-1).float().cpu())
         probabilities = torch.cat(rows)

@@ -17,6 +17,7 @@ from numpy.typing import NDArray
 from sodap.errors import SodapError
 from sodap.evaluation import accuracy, confusion_matrix, macro_f1
 from sodap.learning.forward import EVALUATION_BATCH, Forward
+from sodap.learning.fusing import fused
 from sodap.learning.progress import StageProgress, snapshot
 from sodap.learning.step import Step, make_optimizer, set_learning_rates
 from sodap.learning.trace import Trace, TraceBuffer
@@ -45,7 +46,7 @@ def learn_stage(
     method.records = training.record_steps
     if resumed is None:
         look = _plain_batches(method, stage, training, fabric, "drift order")
-        with fabric.autocast():
+        with fabric.autocast(), fused(False):
             progress.begun = dict(method.eval().begin_stage(stage.number, look))
 
     if not method.learns_by_gradient:
@@ -59,7 +60,7 @@ def learn_stage(
         optimizer.load_state_dict(progress.optimizer)
     augment = training.augmentation or Augmentation()
     method.view = lambda images, draws: augment(images, draws, method.backbone.prepare)
-    step = Step(method, optimizer, fabric, record=training.record_steps)
+    step = Step(method, optimizer, fabric, training.batch_size, record=training.record_steps)
     forward = Forward(method, fabric, record=training.record_steps)
 
     while not progress.finished:
@@ -68,7 +69,7 @@ def learn_stage(
         set_learning_rates(optimizer, [start * decay for start in starts], fabric.device)
 
         began = time.perf_counter()
-        trace = train_epoch(step, stage, epoch, training.batch_size, on_batch)
+        trace = train_epoch(step, stage, epoch, on_batch)
         seconds = time.perf_counter() - began
 
         matrix = confusion(forward, stage.domain.val)
@@ -104,12 +105,10 @@ def learn_stage(
     return progress
 
 
-def train_epoch(
-    step: Step, stage: Stage, epoch: int, batch_size: int, on_batch: OnBatch | None = None
-) -> Trace:
+def train_epoch(step: Step, stage: Stage, epoch: int, on_batch: OnBatch | None = None) -> Trace:
     """One pass over the domain's training images, and what each of its steps gave."""
     order = step.method.randomness.generator("order", stage.number, epoch)
-    batches = Batches(stage.domain.train, batch_size, step.fabric.device, order=order)
+    batches = Batches(stage.domain.train, step.batch_size, step.fabric.device, order=order)
     step.method.train()
     step.begin_epoch(epoch)
     buffer = TraceBuffer(len(batches), step.fabric.device)
@@ -140,7 +139,7 @@ def end_stage(method: Method, stage: Stage, training: Training, fabric: Fabric) 
     """Let the method keep what it needs of a domain that it will not see again."""
     train = _plain_batches(method, stage, training, fabric, "reference order")
     val = Batches(stage.domain.val, EVALUATION_BATCH, fabric.device, method.backbone.prepare)
-    with fabric.autocast():
+    with fabric.autocast(), fused(False):
         return dict(method.eval().end_stage(stage.number, train, val))
 
 

@@ -12,6 +12,7 @@ from torch.optim import AdamW, Optimizer
 
 from sodap.balancing import UncertaintyWeighting
 from sodap.errors import SodapError
+from sodap.learning.fusing import fused
 from sodap.learning.precision import tensor_cores
 from sodap.methods import Method
 from sodap.recording import CannotRecordError, Recorded
@@ -51,11 +52,18 @@ class Step:
     """
 
     def __init__(
-        self, method: Method, optimizer: Optimizer, fabric: Fabric, *, record: bool = True
+        self,
+        method: Method,
+        optimizer: Optimizer,
+        fabric: Fabric,
+        batch_size: int,
+        *,
+        record: bool = True,
     ) -> None:
         self.method = method
         self.optimizer = optimizer
         self.fabric = fabric
+        self.batch_size = batch_size
         self.balance = _balance(method)
         self.views = torch.Generator(fabric.device)
         self.draws = torch.Generator(fabric.device)
@@ -75,7 +83,8 @@ class Step:
     def __call__(self, images: Tensor, labels: Tensor) -> Outcome:
         """Learn from one batch."""
         try:
-            return self.recorded(images, labels)
+            with fused(len(images) == self.batch_size):
+                return self.recorded(images, labels)
         except CannotRecordError as error:
             raise SodapError(
                 f"the training step of {self.method.name} cannot be recorded as a CUDA graph: "

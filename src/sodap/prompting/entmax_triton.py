@@ -53,9 +53,10 @@ def _solve(
         first = tl.program_id(1) * seats
         if first == 0:
             tl.store(weights + column, 0.0, mask=slot == size)  # in no segment
-        for seat in range(first, tl.minimum(first + seats, size)):
-            if tl.load(leads + seat) != 0:
-                members = slot == tl.load(slots + seat)
+        for seat in range(seats):
+            here = first + seat
+            if tl.load(leads + here, mask=here < size, other=0) != 0:
+                members = slot == tl.load(slots + here)
                 _solve_members(scores, weights, column, members, factor, steps)
     else:
         _solve_members(scores, weights, column, inside, factor, steps)
@@ -110,9 +111,10 @@ def _differentiate(
         first = tl.program_id(1) * seats
         if first == 0:
             tl.store(found + column, 0.0, mask=slot == size)
-        for seat in range(first, tl.minimum(first + seats, size)):
-            if tl.load(leads + seat) != 0:
-                members = slot == tl.load(slots + seat)
+        for seat in range(seats):
+            here = first + seat
+            if tl.load(leads + here, mask=here < size, other=0) != 0:
+                members = slot == tl.load(slots + here)
                 _differentiate_members(weights, grads, found, column, members, grad_column, factor)
     else:
         _differentiate_members(weights, grads, found, column, inside, grad_column, factor)
