@@ -24,16 +24,18 @@ one run on one machine; absolute rates hold for that machine only.
 The limit of any prompt method on a frozen ViT is one forward pass and one backward pass through
 the activations, with one trainable vector on CLS before every block (`benchmarks/limit.py`). It
 runs through the same loop, recorded and compiled in the same way. What a method takes beyond it
-is its own. The limit runs the ViT whole, as timm does. The sharp limit leaves out, as all methods
-here do, what the last block makes of tokens that nobody reads; so a ratio to the plain limit may
-exceed 1.
+is its own. The limit is timm's ViT, whole and as timm runs it, its embedding and its blocks
+compiled. The sharp limit goes the shorter way that all methods here go through the same ViT
+(patches, additions, the last block: see below); so a ratio to the plain limit may exceed 1, and
+the ratio to the sharp one says what the prompts themselves cost.
 
 ## How a step is kept short
 
-- **One recording a stage.** Views, losses, gradients and the optimiser's move are recorded as one
-  CUDA graph and replayed (`sodap.learning.step.Step`); predictions as well
-  (`sodap.learning.forward.Forward`). Tests on a GPU hold that all methods learn the same with and
-  without (`record_steps=false`).
+- **Recorded work.** Views, losses, gradients and the optimiser's move are recorded as one CUDA
+  graph and replayed (`sodap.recording.Recorded`), once for full batches and once for the last one
+  of an epoch. So are predictions, whose last batch is filled up (`sodap.learning.forward.Forward`),
+  and the looks at a domain before and after a stage. Tests on a GPU hold that all methods learn the
+  same with and without (`record_steps=false`).
 - **No wait.** Losses, loss weights, drift and metrics stay on the device until an epoch ends. A
   domain that takes less than a quarter of the GPU's free memory is copied there once
   (`sodap.streams.batches.at_hand`).
@@ -48,14 +50,22 @@ exceed 1.
   hold that it agrees with the plain form, gradients too.
 - **The last block computes the CLS row alone** (`sodap.backbones.PortedViT.tokens`): nobody reads
   the others. The same value and gradients, in another order of sums.
+- **Patches by a product** on a GPU (`sodap.backbones.patches`): the convolution that cuts an image
+  into patches took a tenth of a prediction.
+- **Additions that wait.** A block hands on what its MLP adds, and the next block adds it
+  (`sodap.backbones.block.through`). Compiled, that is one way less through memory a block.
 - **TF32 where the network is in bf16** (`sodap.learning.precision.tensor_cores`): the prompter's
   products stay in float32 and may be rounded to 10 bits, which is finer than what they are fed
   with. Runs in fp32 are not rounded.
 - **Frozen weights in bf16**, once, instead of a cast at every step; bit for bit what autocast
   computes.
-- **1.5-entmax as one kernel** a direction on a GPU, by Newton steps elsewhere.
+- **1.5-entmax as one kernel** a direction on a GPU, by Newton steps elsewhere. Recorded, it is an
+  order of magnitude faster than the public package. Launched one by one it is not: there, Python
+  takes longer to call it and to come back through autograd than the GPU takes to compute it.
 - `compile=true` fuses each block and each visit with torch.compile; the blocks share one program.
-  It takes some twenty seconds to start.
+  It takes some twenty seconds to start. Only full batches are compiled (`sodap.learning.fusing`):
+  every other shape would take longer to compile than to compute.
+- **Checkpoints are written while the run goes on** (`sodap.experiments.checkpoint.Checkpoint`).
 - **Freed memory stays with the process** on a processor (`sodap.memory.keep_freed_memory`).
 - `backprop=cls_row`, an option of `residual-sodap`, goes back along the CLS row only
   (`sodap.backbones.PortedViT.along_cls`). Losses are the same (with timm's fused attention, to the

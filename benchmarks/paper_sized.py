@@ -30,6 +30,7 @@ from sodap.streams.protocols import Protocol, find_protocol
 EPOCHS = 20
 PROTOCOLS = {"dr": "paper-dr", "skin": "paper-skin", "core50": "paper-core50"}
 KINDS = ("train", "val", "test")
+TARGETS = {f"{name}_gpu_busy": (0.9, ">=") for name in PROTOCOLS}
 
 
 @dataclass(frozen=True)
@@ -188,10 +189,10 @@ def main() -> None:
         for figure in ("gpu_busy", "train_images_per_second", "inference_images_per_second"):
             if part[figure] is not None:
                 figures[f"{name}_{figure}"] = part[figure]
-    show(figures, {})
+    show(figures, TARGETS)
     if args.record is not None:
         note = " ".join(said(name, part) for name, part in runs.items())
-        write(args.record, figures, {}, note=note, config=config.described(), runs=runs)
+        write(args.record, figures, TARGETS, note=note, config=config.described(), runs=runs)
 
 
 def said(name: str, part: Mapping[str, Any]) -> str:

@@ -117,11 +117,21 @@ def test_work_is_recorded_for_every_shape_that_comes_again() -> None:
             torch.testing.assert_close(recorded(numbers), numbers * weight)
         weight += 1
     assert {shape[0][0] for shape in recorded.recordings} == {5, 2}
-    host = Recorded(lambda numbers: numbers * float(numbers.sum()), weight.device)
+
+
+def test_what_waits_for_the_host_is_launched_anew_or_refused() -> None:
+    def work(numbers: Tensor) -> Tensor:
+        return numbers * float(numbers.sum())
+
+    numbers = torch.rand(3, device="cuda")
+    willing, strict = (Recorded(work, numbers.device, strict=strict) for strict in (False, True))
     for _ in range(WARM_UP):
-        host(weight)
-    with pytest.raises(CannotRecordError, match="waits for the host"):
-        host(weight)
+        strict(numbers)
+    with pytest.raises(CannotRecordError):
+        strict(numbers)
+    for _ in range(WARM_UP + 2):
+        torch.testing.assert_close(willing(numbers), work(numbers))
+    assert not willing.recordings
 
 
 @pytest.mark.parametrize("record", [False, True])

@@ -22,14 +22,15 @@ kernels and memory in the meantime, and what is done only once is not worth more
 
 
 class CannotRecordError(RuntimeError):
-    """The work asks the host what to do next."""
+    """The work asks the host what to do next, or does something else that no recording may."""
 
 
 class Recorded(Generic[T]):
     """`work(*inputs)`: of tensors, and of whatever else it reads, as long as that stays in place.
 
     Inputs of a shape that has come `WARM_UP` times are copied to where the recording reads them.
-    It answers with the same tensors every time, so an answer is good until the next call.
+    It answers with the same tensors every time, so an answer is good until the next call. What
+    cannot be recorded is launched anew every time, or with `strict` an error.
     """
 
     def __init__(
@@ -39,8 +40,10 @@ class Recorded(Generic[T]):
         *,
         generators: Sequence[torch.Generator] = (),
         wanted: bool = True,
+        strict: bool = False,
     ) -> None:
         self.work = work
+        self.strict = strict
         self.generators = generators
         on_gpu = wanted and device.type == "cuda"
         self.stream = torch.cuda.Stream(device) if on_gpu else None  # type: ignore[no-untyped-call]
@@ -55,18 +58,25 @@ class Recorded(Generic[T]):
             return self.recordings[shapes].replay(inputs)
         if self.launched[shapes] < WARM_UP:
             self.launched[shapes] += 1
-            return self._launch(self.stream, inputs)
-        recording = _Recording(self, self.stream, inputs)
-        self.recordings[shapes] = recording
-        return recording.replay(inputs)
+            return self.launch(*inputs)
+        try:
+            self.recordings[shapes] = _Recording(self, self.stream, inputs)
+        except CannotRecordError:
+            if self.strict:
+                raise
+            self.stream = None
+            return self.work(*inputs)
+        return self.recordings[shapes].replay(inputs)
 
-    def _launch(self, stream: torch.cuda.Stream, inputs: Sequence[Tensor]) -> T:
-        """On the stream that will record: gradients are added up on the one of their forward."""
-        here = torch.cuda.current_stream(stream.device)
-        stream.wait_stream(here)
-        with torch.cuda.stream(stream):
+    def launch(self, *inputs: Tensor) -> T:
+        """Without a recording, but on its stream: gradients are added up where they began."""
+        if self.stream is None:
+            return self.work(*inputs)
+        here = torch.cuda.current_stream(self.stream.device)
+        self.stream.wait_stream(here)
+        with torch.cuda.stream(self.stream):
             answer = self.work(*inputs)
-        here.wait_stream(stream)
+        here.wait_stream(self.stream)
         return answer
 
 
@@ -92,7 +102,7 @@ class _Recording(Generic[T]):
             ):
                 self.answer = recorded.work(*self.inputs)
         except RuntimeError as error:
-            raise CannotRecordError(f"it waits for the host ({error})") from error
+            raise CannotRecordError(str(error)) from error
 
     def replay(self, inputs: Sequence[Tensor]) -> T:
         for place, each in zip(self.inputs, inputs, strict=True):

@@ -11,7 +11,7 @@ from torch import Tensor
 from sodap.learning.fusing import fused
 from sodap.learning.precision import tensor_cores
 from sodap.methods import Method
-from sodap.recording import CannotRecordError, Recorded
+from sodap.recording import Recorded
 from sodap.streams import Batches, Split
 
 EVALUATION_BATCH = 256
@@ -73,11 +73,7 @@ class Forward:
         if count < self.size:
             # A row depends on its own image alone: one recording serves the last batch as well.
             images = torch.cat([images, images.new_zeros(self.size - count, *images.shape[1:])])
-        try:
-            return self.recorded(images)[:count]
-        except CannotRecordError:  # a method may ask the host for something on its way
-            self.records = False
-            return self.plain(images)[:count]
+        return self.recorded(images)[:count]
 
     def _is_heard(self) -> bool:
         """A replay calls no module, so whoever listens to one would hear nothing."""

@@ -60,8 +60,9 @@ def learn_stage(
         optimizer.load_state_dict(progress.optimizer)
     augment = training.augmentation or Augmentation()
     method.view = lambda images, draws: augment(images, draws, method.backbone.prepare)
-    step = Step(method, optimizer, fabric, training.batch_size, record=training.record_steps)
-    forward = Forward(method, fabric, record=training.record_steps)
+    size, record = training.batch_size, training.record_steps
+    step = Step(method, optimizer, fabric, size, record=record, compiled=training.compile)
+    forward = Forward(method, fabric, record=record)
 
     while not progress.finished:
         epoch = progress.epoch + 1

@@ -48,7 +48,9 @@ class Outcome:
 class Step:
     """The step of one stage; call it with a batch of uint8 images `[B, 3, H, W]` and labels.
 
-    On a GPU it is recorded, once for full batches and once for the last one of an epoch.
+    On a GPU it is recorded, once for full batches and once for the last one of an epoch. Where full
+    batches are `compiled`, the last one is not: torch gives up on a recording of plain gradients
+    after compiled ones.
     """
 
     def __init__(
@@ -59,11 +61,13 @@ class Step:
         batch_size: int,
         *,
         record: bool = True,
+        compiled: bool = False,
     ) -> None:
         self.method = method
         self.optimizer = optimizer
         self.fabric = fabric
         self.batch_size = batch_size
+        self.compiled = compiled
         self.balance = _balance(method)
         self.views = torch.Generator(fabric.device)
         self.draws = torch.Generator(fabric.device)
@@ -72,6 +76,7 @@ class Step:
             fabric.device,
             generators=[self.views, self.draws],
             wanted=record and method.steps_alike,
+            strict=True,
         )
 
     def begin_epoch(self, epoch: int) -> None:
@@ -82,13 +87,16 @@ class Step:
 
     def __call__(self, images: Tensor, labels: Tensor) -> Outcome:
         """Learn from one batch."""
+        full = len(images) == self.batch_size
+        if self.compiled and not full:
+            with fused(False):
+                return self.recorded.launch(images, labels)
         try:
-            with fused(len(images) == self.batch_size):
-                return self.recorded(images, labels)
+            return self.recorded(images, labels)
         except CannotRecordError as error:
             raise SodapError(
-                f"the training step of {self.method.name} cannot be recorded as a CUDA graph: "
-                f"{error}; set steps_alike = False in its class"
+                f"the training step of {self.method.name} cannot be recorded as a CUDA graph: it "
+                f"waits for the host ({error}); set steps_alike = False in its class"
             ) from error
 
     def plain(self, images: Tensor, labels: Tensor) -> Outcome:
