@@ -22,6 +22,7 @@ from sodap.learning.forward import Forward
 from sodap.learning.step import Step, make_optimizer, set_learning_rates
 from sodap.methods.residual_sodap import ResidualSodap
 from sodap.preserving import ClassStatistics
+from sodap.recording import Recorded
 
 CLASSES = ("a", "b", "c")
 LEARNING_RATE = 1e-3
@@ -156,13 +157,17 @@ def race(contenders: Sequence[Contender], *, rounds: int, times: int, warm_up: i
 
 
 def statistics_vs_epoch(contender: Contender) -> float:
-    """Class statistics of an epoch's features over the epoch's training; of one batch each."""
+    """Class statistics of an epoch's features over the epoch's training; of one batch each.
+
+    On a GPU they are recorded, as the look at a domain is that they are a part of.
+    """
     method, device = contender.learner.method, contender.learner.fabric.device
     kept = ClassStatistics(method.classes, method.backbone.width).to(device)
     features = torch.randn(contender.batch, method.backbone.width, device=device)
+    update = Recorded(kept.update, device)
 
     def keep() -> None:
-        kept.update(features, contender.labels)
+        update(features, contender.labels)
 
     seconds(keep, device, 3)
     return seconds(keep, device, 50) / statistics.median(contender.train_seconds)
