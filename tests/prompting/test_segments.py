@@ -10,7 +10,7 @@ from torch import Tensor
 from torch.autograd import gradcheck, gradgradcheck
 
 from sodap.prompting import entmax
-from sodap.prompting.segments import Segments, segmented_entmax
+from sodap.prompting.segments import FEW, Segments, entmax_gradient, segmented_entmax
 
 ALPHAS = [1.0, 1.3, 1.5, 2.0, 3.0]
 
@@ -83,6 +83,40 @@ def test_order_names_and_neighbours_do_not_matter(
     torch.testing.assert_close(permuted, weights[:, order], atol=1e-9, rtol=1e-7)
     alone = segmented_entmax(scores[1:2], Segments.of(ids), alpha)
     torch.testing.assert_close(alone, weights[1:2], atol=1e-12, rtol=1e-9)
+
+
+@settings(max_examples=40, deadline=None)
+@given(problems(), alphas, temperatures)
+def test_few_spans_one_by_one_are_all_at_once(
+    problem: tuple[Tensor, Tensor], alpha: float, temperature: float
+) -> None:
+    scores, ids = problem[0].requires_grad_(), problem[1].clamp(max=3).sort().values
+    spans = Segments.of(ids)
+    assert (spans.spans is not None) == bool((ids >= 0).any())
+    signal = torch.randn_like(scores)
+    found = []
+    for segments in (spans, spans._replace(spans=None)):
+        weights = segmented_entmax(scores, segments, alpha, temperature=temperature)
+        (grad,) = torch.autograd.grad(weights, scores, signal)
+        with torch.no_grad():
+            again = segmented_entmax(scores, segments, alpha, temperature=temperature)
+            pulled = entmax_gradient(weights, signal, segments, alpha, temperature)
+        assert torch.equal(again, weights.detach())
+        torch.testing.assert_close(pulled, grad)
+        found.append((weights.detach(), grad))
+    digits = 1e-7 if alpha > 2 else 1e-9
+    torch.testing.assert_close(found[0][0], found[1][0], atol=digits, rtol=digits)
+    at_the_edge = ((found[0][0] > 0) & (found[0][0] < 1e-6)).any()
+    if not (alpha > 2 and at_the_edge):
+        torch.testing.assert_close(found[0][1], found[1][1], atol=1e-4, rtol=1e-3)
+
+
+def test_spans_are_few_and_in_one_piece() -> None:
+    assert Segments.of(torch.tensor([0, 0, 2, 2, -1])).spans == (slice(0, 2), slice(2, 4))
+    assert Segments.of(torch.tensor([-1, -1])).spans is None
+    assert Segments.of(torch.tensor([0, 1, 0])).spans is None
+    assert Segments.of(torch.arange(FEW)).spans is not None
+    assert Segments.of(torch.arange(FEW + 1)).spans is None
 
 
 def test_one_segment_is_entmax() -> None:

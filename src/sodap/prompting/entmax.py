@@ -43,10 +43,12 @@ def entmax(
 
 
 def _of_rows(scores: Tensor, alpha: float, temperature: float) -> Tensor:  # [..., N]
-    fused = kernels(scores, alpha)
     weights: Tensor
-    # Torch cannot look through a step of autograd in its leaner form, as vmap would have it.
-    if fused is not None and not torch._C._are_functorch_transforms_active():
+    if torch._C._are_functorch_transforms_active():  # vmap and the like want the full form
+        weights = _Entmax.apply(scores, alpha, temperature)
+    elif not torch.is_grad_enabled():
+        weights = _Entmax.forward(scores, alpha, temperature)
+    elif scores.is_cuda and (fused := kernels(scores, alpha)) is not None:
         weights = fused.Entmax15.apply(scores, temperature)
     else:
         weights = _Entmax.apply(scores, alpha, temperature)

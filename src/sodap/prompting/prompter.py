@@ -128,10 +128,11 @@ class Prompter(nn.Module):
                 if generation.is_cuda and torch.cuda.is_current_stream_capturing():
                     return found  # which is no number yet
                 if kept is None or kept.active.device != generation.device:
-                    self._partition = kept = found
+                    kept = found
                 for old, new in zip(kept.tensors(), found.tensors(), strict=True):
                     old.copy_(new)
-            self._partitioned = now
+            kept = kept._replace(segments=kept.segments._replace(spans=found.segments.spans))
+            self._partition, self._partitioned = kept, now
         return kept
 
     def rules(self, segments: Segments) -> Rules:

@@ -22,7 +22,7 @@ class Partition(NamedTuple):
     sets: Tensor  # [], how many distributions there are
 
     def tensors(self) -> list[Tensor]:
-        return [*self.segments, self.active, self.share, self.sets]
+        return [*self.segments.tensors(), self.active, self.share, self.sets]
 
 
 class Routing(NamedTuple):

@@ -10,7 +10,10 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from sodap.prompting.entmax import kernels, slope_of
+from sodap.prompting.entmax import entmax, gradient, kernels, slope_of
+
+FEW = 4
+"""Segments that are solved one by one on a processor; of more, all at once in the same time."""
 
 
 class Segments(NamedTuple):
@@ -21,6 +24,7 @@ class Segments(NamedTuple):
     first: Tensor  # [N], where the segment of a column begins in that order
     end: Tensor  # [N], and where it is over
     leads: Tensor  # [N] bool, the first column of each segment
+    spans: tuple[slice, ...] | None = None  # on a processor: the few segments, if each is one span
 
     @staticmethod
     def of(ids: Tensor) -> "Segments":
@@ -31,7 +35,11 @@ class Segments(NamedTuple):
         first = torch.searchsorted(ordered, slot)
         end = torch.searchsorted(ordered, slot, right=True)
         leads = (order[first] == torch.arange(size, device=ids.device)) & (ids >= 0)
-        return Segments(slot, order, first, end, leads)
+        asking_is_free = ids.device.type == "cpu" and not torch.compiler.is_compiling()
+        return Segments(slot, order, first, end, leads, _spans(slot) if asking_is_free else None)
+
+    def tensors(self) -> tuple[Tensor, ...]:
+        return self[:5]
 
     @property
     def members(self) -> Tensor:
@@ -59,6 +67,19 @@ class Segments(NamedTuple):
         return tops.scatter_reduce_(1, slots, rows, "amax").gather(1, slots)
 
 
+def _spans(slot: Tensor) -> tuple[slice, ...] | None:
+    """Where each segment lies, if all lie in one piece and there are some, but at most `FEW`."""
+    runs, lengths = torch.unique_consecutive(slot, return_counts=True)
+    ends = lengths.cumsum(0).tolist()
+    found = {
+        run: slice(end - length, end)
+        for run, length, end in zip(runs.tolist(), lengths.tolist(), ends, strict=True)
+    }
+    in_one_piece = len(found) == len(runs)
+    found.pop(len(slot), None)
+    return tuple(found.values()) if in_one_piece and 0 < len(found) <= FEW else None
+
+
 def segmented_entmax(
     scores: Tensor, segments: Segments, alpha: float, *, temperature: float = 1.0
 ) -> Tensor:
@@ -66,7 +87,18 @@ def segmented_entmax(
 
     Columns in no segment weigh exactly zero and get no gradient.
     """
-    weights: Tensor = _SegmentedEntmax.apply(scores, *segments, alpha, temperature)
+    weights: Tensor
+    if segments.spans is None:
+        weights = _SegmentedEntmax.apply(scores, *segments.tensors(), alpha, temperature)
+        return weights
+    weights = torch.zeros_like(scores)
+    for span in segments.spans:
+        own = scores[:, span]
+        weights[:, span] = (
+            (own / temperature).softmax(-1)
+            if alpha == 1
+            else entmax(own, alpha, temperature=temperature)
+        )
     return weights
 
 
@@ -114,6 +146,11 @@ def entmax_gradient(
     fused = None if torch.is_grad_enabled() else kernels(weights, alpha)
     if fused is not None:
         found: Tensor = fused.backward(weights, grad, temperature, segments.slot, segments.leads)
+        return found
+    if segments.spans is not None:
+        found = torch.zeros_like(weights)
+        for span in segments.spans:
+            found[:, span] = gradient(weights[:, span], grad[:, span], alpha, temperature)
         return found
     slope = slope_of(weights, alpha)
     pull = slope * grad
