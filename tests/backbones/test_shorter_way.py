@@ -1,0 +1,134 @@
+"""The way through the network that our methods take, against the one that timm takes.
+
+Patches by a product, additions that wait for the next block, CLS exchanged by a choice: all of it
+computes the same numbers, and the same gradients.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+from tests.backbones.test_cls_row import Editor, all_kinds, images_for
+from timm.layers.patch_embed import PatchEmbed
+from torch import Tensor, nn
+
+from sodap.backbones import FrozenViT, build_backbone
+from sodap.backbones.block import with_cls
+from sodap.backbones.patches import _is_product, _product, embed
+
+NETWORKS: dict[str, Callable[[], FrozenViT]] = {
+    "micro": lambda: build_backbone("micro"),
+    "all kinds": all_kinds,
+    "registers": lambda: build_backbone("vit_small_patch14_reg4_dinov2", "random", 28),
+    "distilled": lambda: build_backbone("deit_tiny_distilled_patch16_224", "random", 32),
+}
+
+
+@pytest.fixture(params=NETWORKS)
+def network(request: pytest.FixtureRequest) -> FrozenViT:
+    return NETWORKS[request.param]()
+
+
+def timms_way(network: FrozenViT, images: Tensor, editor: Editor) -> Tensor:
+    """All tokens as they leave the last block, `[B, N, D]`."""
+    vit = network.vit
+    tokens: Tensor = vit.norm_pre(vit.patch_drop(vit._pos_embed(vit.patch_embed(images))))
+    for layer, block in enumerate(vit.blocks):
+        cls = editor.cls(layer, tokens)
+        tokens = block(torch.cat([cls.to(tokens.dtype).unsqueeze(1), tokens[:, 1:]], 1))
+    return tokens
+
+
+def learned(tokens: Tensor, editor: Editor) -> tuple[Tensor, Tensor]:
+    """CLS, and the gradient of one number made of it."""
+    cls = tokens[:, 0].to(editor.weight.dtype)
+    target = torch.linspace(-1, 1, cls.shape[-1], dtype=cls.dtype)
+    (gradient,) = torch.autograd.grad((cls - target).square().sum(), [editor.weight])
+    return cls.detach(), gradient
+
+
+@pytest.mark.parametrize(("dtype", "digits"), [(torch.float64, 1e-11), (torch.float32, 1e-5)])
+def test_values_and_gradients(network: FrozenViT, dtype: torch.dtype, digits: float) -> None:
+    network, images = network.to(dtype), images_for(network).to(dtype)
+    editor = Editor(network).to(dtype)
+    expected = timms_way(network, images, editor)
+    whole = network.tokens(images, cls=editor.cls)
+    scale = float(expected.detach().abs().max())
+    torch.testing.assert_close(whole, expected, rtol=0, atol=digits * scale)
+    value, gradient = learned(expected, editor)
+    for way in (whole, network.tokens(images, cls=editor.cls, only_cls=True)):
+        found, pull = learned(way, editor)
+        torch.testing.assert_close(found, value, rtol=0, atol=digits * scale)
+        assert (pull - gradient).norm() < 10 * digits * gradient.norm()
+
+
+def test_half_precision_is_rounded_as_often(network: FrozenViT) -> None:
+    """Both ways are about as far from the truth as the other."""
+    images, editor = images_for(network), Editor(network)
+    with torch.no_grad():
+        true = timms_way(network, images, editor)[:, 0]
+        with torch.autocast("cpu", torch.bfloat16):
+            theirs = timms_way(network, images, editor)[:, 0].float()
+            ours = network.tokens(images, cls=editor.cls, only_cls=True)[:, 0].float()
+    assert (ours - true).norm() < 1.5 * (theirs - true).norm() + 1e-6
+
+
+def test_a_port_is_shown_cls_alone_after_the_first_block(network: FrozenViT) -> None:
+    images, shapes = images_for(network), []
+
+    def port(layer: int, tokens: Tensor) -> Tensor:
+        shapes.append(tuple(tokens.shape[1:2]))
+        return tokens[:, 0]
+
+    for other in (None, lambda layer, tokens: tokens):
+        shapes.clear()
+        network.tokens(images, other, cls=port)
+        assert shapes[0] != (1,)
+        assert shapes[1:] == [(1,)] * (network.depth - 1)
+
+
+def test_a_choice_is_an_exchange() -> None:
+    tokens, cls = torch.randn(3, 5, 8), torch.randn(3, 8, dtype=torch.float64)
+    chosen = torch.compile(with_cls, backend="eager")
+    with torch.no_grad():
+        assert torch.equal(chosen(tokens, cls), with_cls(tokens, cls))
+
+
+def patches(**options: Any) -> PatchEmbed:
+    return PatchEmbed(img_size=24, patch_size=8, in_chans=3, embed_dim=10, **options)
+
+
+@pytest.mark.parametrize(
+    "options",
+    [{}, {"bias": False}, {"norm_layer": nn.LayerNorm}, {"strict_img_size": False}],
+    ids=str,
+)
+def test_patches_by_a_product(options: dict[str, Any]) -> None:
+    cut = patches(**options).double()
+    assert _is_product(cut)
+    images = torch.randn(2, 3, 24, 24, dtype=torch.float64, requires_grad=True)
+    found, expected = _product(cut, images), cut(images)
+    torch.testing.assert_close(found, expected)
+    signal = torch.randn_like(found)
+    wanted = [images, *cut.parameters()]
+    torch.testing.assert_close(
+        torch.autograd.grad(found, wanted, signal), torch.autograd.grad(expected, wanted, signal)
+    )
+
+
+def test_other_patches_are_left_to_timm() -> None:
+    assert not _is_product(patches(output_fmt="NHWC"))
+    assert not _is_product(patches(dynamic_img_pad=True))
+    assert not _is_product(nn.Conv2d(3, 8, 4))
+    overlapping = patches()
+    overlapping.proj = nn.Conv2d(3, 10, 8, stride=4)
+    assert not _is_product(overlapping)
+
+
+def test_tokens_are_embedded_as_timm_does_it(network: FrozenViT) -> None:
+    images, vit = images_for(network), network.vit
+    expected = vit.norm_pre(vit.patch_drop(vit._pos_embed(vit.patch_embed(images))))
+    assert torch.equal(embed(vit, images), expected)
