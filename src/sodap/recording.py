@@ -6,8 +6,10 @@ as the GPU works them off. A replay is the same kernels on the same numbers, gen
 
 from __future__ import annotations
 
+import gc
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from typing import Generic, TypeVar
 
 import torch
@@ -25,12 +27,27 @@ class CannotRecordError(RuntimeError):
     """The work asks the host what to do next, or does something else that no recording may."""
 
 
+@contextmanager
+def _no_garbage_collection() -> Iterator[None]:
+    """What is let go of may be part of a GPU's programs, and taking these down ends a recording."""
+    was_on = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if was_on:
+            gc.enable()
+
+
 class Recorded(Generic[T]):
     """`work(*inputs)`: of tensors, and of whatever else it reads, as long as that stays in place.
 
     Inputs of a shape that has come `WARM_UP` times are copied to where the recording reads them.
     It answers with the same tensors every time, so an answer is good until the next call. What
     cannot be recorded is launched anew every time, or with `strict` an error.
+
+    A recording holds on to much memory. So `work` should not refer to whoever holds it: in a circle
+    both would stay until somebody collects garbage.
     """
 
     def __init__(
@@ -94,11 +111,14 @@ class _Recording(Generic[T]):
         pools = [other.graph.pool() for other in recorded.recordings.values()]
         try:
             # Other threads may go on: one of them collects the batches to come.
-            with torch.cuda.graph(
-                self.graph,
-                pool=pools[0] if pools else None,
-                stream=stream,
-                capture_error_mode="thread_local",
+            with (
+                _no_garbage_collection(),
+                torch.cuda.graph(
+                    self.graph,
+                    pool=pools[0] if pools else None,
+                    stream=stream,
+                    capture_error_mode="thread_local",
+                ),
             ):
                 self.answer = recorded.work(*self.inputs)
         except RuntimeError as error:

@@ -1,11 +1,15 @@
 from __future__ import annotations
 
+import gc
+import weakref
+
 import pytest
 import torch
 
 from sodap.evaluation import confusion_matrix
 from sodap.learning import Learner
 from sodap.learning.forward import Forward
+from sodap.learning.step import Step, make_optimizer
 from sodap.streams import Stream
 
 
@@ -24,6 +28,20 @@ def test_logits_of_batches_of_any_size(learner: Learner, stripes: Stream) -> Non
     torch.testing.assert_close(found, expected)
     assert not found.requires_grad
     torch.testing.assert_close(forward(images), expected)
+
+
+def test_nobody_waits_for_the_garbage_collector(learner: Learner) -> None:
+    """A recording holds gigabytes, which the next stage needs."""
+    method, fabric = learner.method, learner.fabric
+    optimizer = make_optimizer(method.parameter_groups(1e-3, 0.0), fabric.device)
+    gc.disable()
+    try:
+        step = weakref.ref(Step(method, optimizer, fabric, 4).recorded)
+        forward = weakref.ref(Forward(method, fabric, 4).recorded)
+        left = (step(), forward())
+    finally:
+        gc.enable()
+    assert left == (None, None)
 
 
 def test_answers_are_those_of_predict(stripes: Stream) -> None:

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from sodap.learning import Learner, StageProgress, Training
-from sodap.learning.step import Outcome, Step
+from sodap.learning.step import Outcome, PlainStep
 from sodap.learning.trace import Trace, TraceBuffer
 from sodap.streams import Stream
 
@@ -92,15 +92,15 @@ def test_a_stage_keeps_what_its_steps_gave(
     method: str, stripes: Stream, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     told: list[tuple[int, dict[str, float], dict[str, float]]] = []
-    plain = Step.plain
+    plain = PlainStep.__call__
 
-    def listen(self: Step, images: Tensor, labels: Tensor) -> Outcome:
+    def listen(self: PlainStep, images: Tensor, labels: Tensor) -> Outcome:
         outcome = plain(self, images, labels)
         losses = {name: float(loss) for name, loss in outcome.losses.items()}
         told.append((len(labels), losses, self.method.weights()))
         return outcome
 
-    monkeypatch.setattr(Step, "plain", listen)
+    monkeypatch.setattr(PlainStep, "__call__", listen)
     training = Training(epochs=2, patience=2, batch_size=16, lr=3e-3)  # batches of 16 and of 8
     learner = Learner(stripes.classes, method=method, training=training, device="cpu")
     for domain in stripes.domains:

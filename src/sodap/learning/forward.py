@@ -27,6 +27,20 @@ class Answers:
     """`[N]`, the probability of that class."""
 
 
+@dataclass(frozen=True)
+class PlainForward:
+    """One batch after the other, launched anew every time."""
+
+    method: Method
+    fabric: Fabric
+
+    def __call__(self, images: Tensor) -> Tensor:
+        """Logits `[B, C]` of uint8 images `[B, 3, H, W]`."""
+        with tensor_cores(self.fabric, self.method), self.fabric.autocast():
+            logits: Tensor = self.method(self.method.backbone.prepare(images))
+        return logits
+
+
 class Forward:
     """Logits `[B, C]` of up to `size` uint8 images `[B, 3, H, W]`, while tensors stay in place.
 
@@ -40,6 +54,7 @@ class Forward:
         self.method = method
         self.fabric = fabric
         self.size = size
+        self.plain = PlainForward(method, fabric)
         self.records = record and fabric.device.type == "cuda" and method.steps_alike
         self._begin()
 
@@ -78,8 +93,3 @@ class Forward:
     def _is_heard(self) -> bool:
         """A replay calls no module, so whoever listens to one would hear nothing."""
         return any(m._forward_hooks or m._forward_pre_hooks for m in self.method.modules())
-
-    def plain(self, images: Tensor) -> Tensor:
-        with tensor_cores(self.fabric, self.method), self.fabric.autocast():
-            logits: Tensor = self.method(self.method.backbone.prepare(images))
-        return logits

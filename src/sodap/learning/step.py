@@ -45,11 +45,40 @@ class Outcome:
     """The learned weight of each loss after the step; empty where none are learned."""
 
 
+@dataclass(frozen=True)
+class PlainStep:
+    """One step after the other, launched anew every time."""
+
+    method: Method
+    optimizer: Optimizer
+    fabric: Fabric
+    balance: UncertaintyWeighting | None
+    views: torch.Generator
+    draws: torch.Generator
+
+    def __call__(self, images: Tensor, labels: Tensor) -> Outcome:
+        """Learn from one batch of uint8 images `[B, 3, H, W]`."""
+        method, fabric = self.method, self.fabric
+        with tensor_cores(fabric, method):
+            with fabric.autocast():
+                losses = method.losses(method.view(images, self.views), labels, self.draws)
+                total = method.total(losses)
+            fabric.backward(total)
+        method.before_step()
+        self.optimizer.step()
+        method.after_step()
+        self.optimizer.zero_grad(set_to_none=True)
+        return Outcome(
+            {name: loss.detach() for name, loss in losses.items()},
+            {} if self.balance is None else self.balance.weights(),
+        )
+
+
 class Step:
     """The step of one stage; call it with a batch of uint8 images `[B, 3, H, W]` and labels.
 
     On a GPU it is recorded, once for full batches and once for the last one of an epoch. Where full
-    batches are `compiled`, the last one is not: torch gives up on a recording of plain gradients
+    batches are `compiled`, the last one is not: torch gave up on a recording of plain gradients
     after compiled ones.
     """
 
@@ -64,13 +93,12 @@ class Step:
         compiled: bool = False,
     ) -> None:
         self.method = method
-        self.optimizer = optimizer
         self.fabric = fabric
         self.batch_size = batch_size
         self.compiled = compiled
-        self.balance = _balance(method)
         self.views = torch.Generator(fabric.device)
         self.draws = torch.Generator(fabric.device)
+        self.plain = PlainStep(method, optimizer, fabric, _balance(method), self.views, self.draws)
         self.recorded = Recorded(
             self.plain,
             fabric.device,
@@ -98,22 +126,6 @@ class Step:
                 f"the training step of {self.method.name} cannot be recorded as a CUDA graph: it "
                 f"waits for the host ({error}); set steps_alike = False in its class"
             ) from error
-
-    def plain(self, images: Tensor, labels: Tensor) -> Outcome:
-        method, fabric = self.method, self.fabric
-        with tensor_cores(fabric, method):
-            with fabric.autocast():
-                losses = method.losses(method.view(images, self.views), labels, self.draws)
-                total = method.total(losses)
-            fabric.backward(total)
-        method.before_step()
-        self.optimizer.step()
-        method.after_step()
-        self.optimizer.zero_grad(set_to_none=True)
-        return Outcome(
-            {name: loss.detach() for name, loss in losses.items()},
-            {} if self.balance is None else self.balance.weights(),
-        )
 
 
 def _balance(method: Method) -> UncertaintyWeighting | None:
