@@ -2,7 +2,6 @@
 
 from functools import cache
 from importlib import import_module
-from inspect import signature
 from types import ModuleType
 from typing import Any
 
@@ -44,14 +43,12 @@ def entmax(
 
 def _of_rows(scores: Tensor, alpha: float, temperature: float) -> Tensor:  # [..., N]
     weights: Tensor
-    if torch._C._are_functorch_transforms_active():  # vmap and the like want the full form
+    if torch._C._are_functorch_transforms_active() or torch.compiler.is_compiling():
+        weights = _TransparentEntmax.apply(scores, alpha, temperature)
+    elif torch.is_grad_enabled():
         weights = _Entmax.apply(scores, alpha, temperature)
-    elif not torch.is_grad_enabled():
-        weights = _Entmax.forward(scores, alpha, temperature)
-    elif scores.is_cuda and (fused := kernels(scores, alpha)) is not None:
-        weights = fused.Entmax15.apply(scores, temperature)
     else:
-        weights = _Entmax.apply(scores, alpha, temperature)
+        weights = solve(scores, alpha, temperature)
     return weights
 
 
@@ -59,42 +56,56 @@ class _Entmax(torch.autograd.Function):
     """Entmax over the last dimension, with the closed-form Jacobian instead of a traced solver."""
 
     @staticmethod
-    def forward(scores: Tensor, alpha: float, temperature: float) -> Tensor:  # [..., N]
-        fused = kernels(scores, alpha)
-        if fused is not None:
-            weights: Tensor = fused.forward(scores, temperature)
-            return weights
-        # The best score sits at 0 and weighs (-τ)^(1/(α-1)) <= 1, so τ >= -1: whatever lies at or
-        # below -1 weighs nothing. Clamping there costs no accuracy and tames any size of logit.
-        top = scores.amax(-1, keepdim=True)
-        z = (scores - top).mul_((alpha - 1) / temperature).clamp_(min=-1)
-        if alpha == 1.5:
-            return z.sub_(_threshold_of_squares(z)).relu_().square_()
-        if alpha == 2:
-            return z.sub_(_threshold_of_lines(z)).relu_()
-        weights = z.sub_(_threshold_by_bisection(z, alpha)).relu_().pow_(1 / (alpha - 1))
-        return weights.div_(weights.sum(-1, keepdim=True))
-
-    @staticmethod
-    def setup_context(ctx: Any, inputs: tuple[Tensor, float, float], output: Tensor) -> None:
-        _, ctx.alpha, ctx.temperature = inputs
-        ctx.save_for_backward(output)
+    def forward(ctx: Any, scores: Tensor, alpha: float, temperature: float) -> Tensor:  # [..., N]
+        weights = solve(scores, alpha, temperature)
+        ctx.save_for_backward(weights)
+        ctx.alpha, ctx.temperature = alpha, temperature
+        return weights
 
     @staticmethod
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, None, None]:
         (weights,) = ctx.saved_tensors
         return gradient(weights, grad, ctx.alpha, ctx.temperature), None, None
 
+
+class _TransparentEntmax(torch.autograd.Function):
+    """The same in the form that vmap and compilers look into; to call it takes twice as long."""
+
+    @staticmethod
+    def forward(scores: Tensor, alpha: float, temperature: float) -> Tensor:
+        return solve(scores, alpha, temperature)
+
+    @staticmethod
+    def setup_context(ctx: Any, inputs: tuple[Tensor, float, float], output: Tensor) -> None:
+        _, ctx.alpha, ctx.temperature = inputs
+        ctx.save_for_backward(output)
+
+    backward = _Entmax.backward
+
     @staticmethod
     def vmap(
         info: Any, in_dims: tuple[int, None, None], scores: Tensor, *options: float
     ) -> tuple[Tensor, int]:
         # Any leading dimension is a batch already.
-        return _Entmax.apply(scores.movedim(in_dims[0], 0), *options), 0
+        return _TransparentEntmax.apply(scores.movedim(in_dims[0], 0), *options), 0
 
 
-# Torch binds the arguments at every call; reading the signature once makes that cheap.
-_Entmax.forward.__signature__ = signature(_Entmax.forward)  # type: ignore[attr-defined]
+def solve(scores: Tensor, alpha: float, temperature: float) -> Tensor:
+    """The weights of ``scores [..., N]``, without a gradient."""
+    fused = kernels(scores, alpha)
+    if fused is not None:
+        found: Tensor = fused.forward(scores, temperature)
+        return found
+    # The best score sits at 0 and weighs (-τ)^(1/(α-1)) <= 1, so τ >= -1: whatever lies at or
+    # below -1 weighs nothing. Clamping there costs no accuracy and tames any size of logit.
+    top = scores.amax(-1, keepdim=True)
+    z = (scores - top).mul_((alpha - 1) / temperature).clamp_(min=-1)
+    if alpha == 1.5:
+        return z.sub_(_threshold_of_squares(z)).relu_().square_()
+    if alpha == 2:
+        return z.sub_(_threshold_of_lines(z)).relu_()
+    weights = z.sub_(_threshold_by_bisection(z, alpha)).relu_().pow_(1 / (alpha - 1))
+    return weights.div_(weights.sum(-1, keepdim=True))
 
 
 def gradient(weights: Tensor, grad: Tensor, alpha: float, temperature: float) -> Tensor:

@@ -15,7 +15,7 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from sodap.prompting.entmax import gradient, newton_steps
+from sodap.prompting.entmax import newton_steps
 
 
 @triton.jit
@@ -233,22 +233,6 @@ def backward(
         _SEATS,
     )
     return found.view(weights.shape)
-
-
-class Entmax15(torch.autograd.Function):
-    """Both directions as one step of autograd, in the form that is the quickest to call."""
-
-    @staticmethod
-    def forward(ctx: Any, scores: Tensor, temperature: float) -> Tensor:  # [..., N]
-        weights = forward(scores, temperature)
-        ctx.save_for_backward(weights)
-        ctx.temperature = temperature
-        return weights
-
-    @staticmethod
-    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, None]:
-        (weights,) = ctx.saved_tensors
-        return gradient(weights, grad, 1.5, ctx.temperature), None
 
 
 def _warps(block: int) -> int:
