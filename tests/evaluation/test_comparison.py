@@ -69,6 +69,10 @@ def test_pairs_matter() -> None:
     assert paired_bootstrap(first, second).sign == 1
     assert paired_bootstrap(second, first).sign == -1
     assert paired_bootstrap(first, second[::-1]).sign == 0
+    sure = paired_bootstrap([0.9, 0.9001], [0.1, 0.1002])
+    assert sure.student.low is not None
+    assert sure.student.low > 0
+    assert sure.sign == 0, "two seeds say nothing of the noise"
 
 
 def test_the_draws_are_always_the_same() -> None:

@@ -24,6 +24,7 @@ from sodap.experiments.ablation_table import (
     table_of,
     write_table,
 )
+from sodap.reporting.words import plural
 
 
 def run_ablation(
@@ -72,7 +73,9 @@ def run_ablation(
         print(f"sodap: failed: {label}: {error}", file=sys.stderr)
     if outcome.failures:
         count = len(outcome.failures)
-        print(f"sodap: {count} failed; the same command tries them again", file=sys.stderr)
+        print(
+            f"sodap: {plural(count, 'run')} failed; the same command tries again", file=sys.stderr
+        )
         raise typer.Exit(1)
 
 

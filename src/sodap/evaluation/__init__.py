@@ -5,7 +5,7 @@ finished stage and a column for each domain (supplement C).
 """
 
 from sodap.evaluation.calibration import Reliability, reliability
-from sodap.evaluation.comparison import Difference, Spread, paired_bootstrap, spread
+from sodap.evaluation.comparison import FEWEST, Difference, Spread, paired_bootstrap, spread
 from sodap.evaluation.composition import Effects, effects, mean_effects
 from sodap.evaluation.confusion import (
     accuracy,
@@ -30,6 +30,7 @@ from sodap.evaluation.resampling import (
 )
 
 __all__ = [
+    "FEWEST",
     "Difference",
     "Effects",
     "Interval",

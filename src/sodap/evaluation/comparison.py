@@ -17,6 +17,8 @@ from scipy.special import ndtr, stdtrit  # type: ignore[import-untyped]
 from sodap.errors import SodapError
 from sodap.randomness import Randomness
 
+FEWEST = 3
+"""Seeds in common; with fewer nothing is said of the noise: no interval, nothing marked."""
 LEVEL = 0.95
 DRAWS = 20_000
 
@@ -51,8 +53,11 @@ class Difference:
         """1 or -1 where two intervals leave 0 out, the bootstrap's and Student's; else 0.
 
         With three seeds a bootstrap that drew no difference of the other sign has seen little.
-        Student's interval knows that few numbers say little, but believes them normal.
+        Student's interval knows that few numbers say little, but believes them normal. Of fewer
+        than `FEWEST` seeds nothing is said.
         """
+        if self.count < FEWEST:
+            return 0
         lows, highs = (self.low, self.student.low), (self.high, self.student.high)
         above = all(low is not None and low > 0 for low in lows)
         below = all(high is not None and high < 0 for high in highs)

@@ -22,10 +22,10 @@ from sodap.errors import SodapError
 from sodap.experiments.config import RunConfig, load_config
 from sodap.experiments.grid import GridObserver, Outcome
 from sodap.experiments.run import check_weights, look
-from sodap.experiments.task import Task, perform
+from sodap.experiments.task import Task, decode, perform
 from sodap.experiments.workers import Report, work_off
 from sodap.storage import write_bytes
-from sodap.streams import load_stream, stream_names
+from sodap.streams import stream_names
 
 METHOD = "residual-sodap"
 
@@ -229,14 +229,7 @@ class Ablation:
         """Once, here, where the user can see it; the workers then find it done."""
         config = self.config(FULL, self.seeds[0])
         if config.stream not in stream_names():  # those are made in memory, by each worker
-            load_stream(
-                config.stream,
-                config.image_size or native_size(config.backbone),
-                data=config.data,
-                split_seed=config.split_seed,
-                splits=config.splits,
-                on_progress=observer.images_decoded,
-            )
+            decode(config, observer.images_decoded)
 
 
 def _take(report: Report[AblationTask], outcome: Outcome, observer: GridObserver) -> None:

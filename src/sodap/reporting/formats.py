@@ -16,9 +16,9 @@ from rich.markup import escape
 from rich.table import Table
 from rich.text import Text
 
-from sodap.evaluation import Difference, Spread
+from sodap.evaluation import FEWEST, Difference, Spread
 from sodap.reporting.claims import Claim, claims
-from sodap.reporting.tables import CONSTANT, FEWEST, Metric, StreamTable
+from sodap.reporting.tables import CONSTANT, Metric, StreamTable
 
 Cell = tuple[str, bool]
 """What is shown, and whether it is bold."""

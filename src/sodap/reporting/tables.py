@@ -10,6 +10,7 @@ from typing import Any
 
 from sodap.errors import SodapError
 from sodap.evaluation import (
+    FEWEST,
     Difference,
     Spread,
     accuracy,
@@ -27,8 +28,6 @@ Record = Mapping[str, Any]
 MAIN = "residual-sodap"
 SAME = 1e-9
 """Scores that differ by less are one score: no single image was answered otherwise."""
-FEWEST = 3
-"""Seeds in common; with fewer nothing is said of the noise: no interval, nothing bold."""
 PARTS = ("training", "options")
 """The keys of a configuration that hold settings themselves."""
 CONSTANT = "constant"

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 
-from sodap.evaluation import Difference, difference_intervals, summary
+from sodap.evaluation import FEWEST, Difference, difference_intervals, summary
 from sodap.reporting import figures
 from sodap.reporting.blocks import Block, Card, Cell, Drawing, Prose, Section, Table
 from sodap.reporting.figures import Record
@@ -16,7 +16,6 @@ from sodap.reporting.sections.cost import stored_bytes
 from sodap.reporting.sections.origin import troubles
 from sodap.reporting.tables import (
     CONSTANT,
-    FEWEST,
     METRICS,
     StreamTable,
     make_tables,
