@@ -19,7 +19,8 @@ INTRODUCTION = """\
 # Performance
 
 Written by `python -m benchmarks.page` from `benchmarks/records/`. Every ratio was measured within
-one run on one machine; absolute rates hold for that machine only.
+one run on one machine, but for those to published rates (`vs_...`); absolute rates hold for that
+machine only. Tables name the commit that they were measured at.
 
 The limit of any prompt method on a frozen ViT is one forward pass and one backward pass through
 the activations, with one trainable vector on CLS before every block (`benchmarks/limit.py`). It
@@ -33,9 +34,9 @@ the ratio to the sharp one says what the prompts themselves cost.
 
 - **Recorded work.** Views, losses, gradients and the optimiser's move are recorded as one CUDA
   graph and replayed (`sodap.recording.Recorded`), once for full batches and once for the last one
-  of an epoch. So are predictions, whose last batch is filled up (`sodap.learning.forward.Forward`),
-  and the looks at a domain before and after a stage. Tests on a GPU hold that all methods learn the
-  same with and without (`record_steps=false`).
+  of an epoch (not with `compile=true`). So are predictions, whose last batch is filled up
+  (`sodap.learning.forward.Forward`), and the looks at a domain before and after a stage. Tests on a
+  GPU hold that all methods learn the same with and without (`record_steps=false`).
 - **No wait.** Losses, loss weights, drift and metrics stay on the device until an epoch ends. A
   domain that takes less than a quarter of the GPU's free memory is copied there once
   (`sodap.streams.batches.at_hand`).
@@ -50,8 +51,8 @@ the ratio to the sharp one says what the prompts themselves cost.
   hold that it agrees with the plain form, gradients too.
 - **The last block computes the CLS row alone** (`sodap.backbones.PortedViT.tokens`): nobody reads
   the others. The same value and gradients, in another order of sums.
-- **Patches by a product** on a GPU (`sodap.backbones.patches`): the convolution that cuts an image
-  into patches took a tenth of a prediction.
+- **Patches by a product** on a GPU (`sodap.backbones.patches`): as a convolution, which timm has,
+  they take several times as long there.
 - **Additions that wait.** A block hands on what its MLP adds, and the next block adds it
   (`sodap.backbones.block.through`). Compiled, that is one way less through memory a block.
 - **TF32 where the network is in bf16** (`sodap.learning.precision.tensor_cores`): the prompter's
@@ -62,9 +63,9 @@ the ratio to the sharp one says what the prompts themselves cost.
 - **1.5-entmax as one kernel** a direction on a GPU, by Newton steps elsewhere. Recorded, it is an
   order of magnitude faster than the public package. Launched one by one it is not: there, Python
   takes longer to call it and to come back through autograd than the GPU takes to compute it.
-- `compile=true` fuses each block and each visit with torch.compile; the blocks share one program.
-  It takes some twenty seconds to start. Only full batches are compiled (`sodap.learning.fusing`):
-  every other shape would take longer to compile than to compute.
+- `compile=true` fuses each whole block and each visit with torch.compile; the blocks share one
+  program. It takes half a minute to start. Only full batches are compiled
+  (`sodap.learning.fusing`): every other shape would take longer to compile than to compute.
 - **Checkpoints are written while the run goes on** (`sodap.experiments.checkpoint.Checkpoint`).
 - **Freed memory stays with the process** on a processor (`sodap.memory.keep_freed_memory`).
 - `backprop=cls_row`, an option of `residual-sodap`, goes back along the CLS row only

@@ -116,7 +116,7 @@ def test_work_is_recorded_for_every_shape_that_comes_again() -> None:
             numbers = torch.rand(rows, 3, device="cuda")
             torch.testing.assert_close(recorded(numbers), numbers * weight)
         weight += 1
-    assert {shape[0][0] for shape in recorded.recordings} == {5, 2}
+    assert {kind[0][0][0] for kind in recorded.recordings} == {5, 2}
 
 
 def test_what_waits_for_the_host_is_launched_anew_or_refused() -> None:

@@ -16,7 +16,8 @@ import torch
 from torch import Tensor
 
 T = TypeVar("T")
-Shapes = tuple[torch.Size, ...]
+Kind = tuple[tuple[torch.Size, torch.dtype], ...]
+"""The shape of every input, and what its numbers are."""
 
 WARM_UP = 2
 """How often work of one shape is launched anew before it is recorded: libraries choose their
@@ -64,26 +65,26 @@ class Recorded(Generic[T]):
         self.generators = generators
         on_gpu = wanted and device.type == "cuda"
         self.stream = torch.cuda.Stream(device) if on_gpu else None  # type: ignore[no-untyped-call]
-        self.launched: Counter[Shapes] = Counter()
-        self.recordings: dict[Shapes, _Recording[T]] = {}
+        self.launched: Counter[Kind] = Counter()
+        self.recordings: dict[Kind, _Recording[T]] = {}
 
     def __call__(self, *inputs: Tensor) -> T:
         if self.stream is None:
             return self.work(*inputs)
-        shapes = tuple(each.shape for each in inputs)
-        if shapes in self.recordings:
-            return self.recordings[shapes].replay(inputs)
-        if self.launched[shapes] < WARM_UP:
-            self.launched[shapes] += 1
+        kind = tuple((each.shape, each.dtype) for each in inputs)
+        if kind in self.recordings:
+            return self.recordings[kind].replay(inputs)
+        if self.launched[kind] < WARM_UP:
+            self.launched[kind] += 1
             return self.launch(*inputs)
         try:
-            self.recordings[shapes] = _Recording(self, self.stream, inputs)
+            self.recordings[kind] = _Recording(self, self.stream, inputs)
         except CannotRecordError:
             if self.strict:
                 raise
             self.stream = None
             return self.work(*inputs)
-        return self.recordings[shapes].replay(inputs)
+        return self.recordings[kind].replay(inputs)
 
     def launch(self, *inputs: Tensor) -> T:
         """Without a recording, but on its stream: gradients are added up where they began."""
@@ -107,7 +108,7 @@ class _Recording(Generic[T]):
         self.graph = torch.cuda.CUDAGraph()
         for generator in recorded.generators:
             self.graph.register_generator_state(generator)
-        # Replays come one by one, so those of all shapes may compute in the same memory.
+        # Replays come one by one, so those of all kinds may compute in the same memory.
         pools = [other.graph.pool() for other in recorded.recordings.values()]
         try:
             # Other threads may go on: one of them collects the batches to come.
@@ -121,6 +122,8 @@ class _Recording(Generic[T]):
                 ),
             ):
                 self.answer = recorded.work(*self.inputs)
+        except torch.OutOfMemoryError:
+            raise
         except RuntimeError as error:
             raise CannotRecordError(str(error)) from error
 

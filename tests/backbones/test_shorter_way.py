@@ -13,6 +13,7 @@ import pytest
 import torch
 from tests.backbones.test_cls_row import Editor, all_kinds, images_for
 from timm.layers.patch_embed import PatchEmbed
+from timm.models.vision_transformer import Block
 from torch import Tensor, nn
 
 from sodap.backbones import FrozenViT, build_backbone
@@ -88,6 +89,48 @@ def test_a_port_is_shown_cls_alone_after_the_first_block(network: FrozenViT) -> 
         network.tokens(images, other, cls=port)
         assert shapes[0] != (1,)
         assert shapes[1:] == [(1,)] * (network.depth - 1)
+
+
+def test_who_listens_to_a_block_hears_it() -> None:
+    network = build_backbone("micro")
+    images, heard = images_for(network), []
+    expected = network(images)
+    hook = network.vit.blocks[1].register_forward_hook(lambda *_: heard.append(1))
+    torch.testing.assert_close(network(images), expected)
+    assert heard == [1]
+    hook.remove()
+    network(images)
+    assert heard == [1]
+
+
+def test_the_last_block_is_short_behind_any_port(monkeypatch: pytest.MonkeyPatch) -> None:
+    network = build_backbone("micro")
+    images, short, to_cls = images_for(network), [], network._to_cls
+
+    def count(*given: Any) -> Tensor:
+        short.append(1)
+        return to_cls(*given)
+
+    monkeypatch.setattr(network, "_to_cls", count)
+    network(images)
+    network(images, lambda layer, tokens: tokens)
+    network(images, cls=lambda layer, tokens: tokens[:, 0])
+    network(images, prefix=lambda layer, tokens: None)
+    assert len(short) == 4
+    network.tokens(images)
+    assert len(short) == 4
+
+
+def test_a_block_with_steps_of_its_own_is_not_taken_apart() -> None:
+    class Louder(Block):
+        def forward(self, x: Tensor, *given: Any, **more: Any) -> Tensor:
+            return 2 * super().forward(x, *given, **more)
+
+    network = build_backbone("micro")
+    images, plain = images_for(network), network(images_for(network))
+    network.vit.blocks[2].__class__ = Louder
+    assert not torch.allclose(network(images), plain)
+    torch.testing.assert_close(network(images), network.vit.forward_features(images)[:, 0])
 
 
 def test_a_choice_is_an_exchange() -> None:

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import threading
+from concurrent.futures import Future
 from pathlib import Path
 from typing import Any
 
@@ -58,4 +59,33 @@ def test_what_goes_wrong_is_said_once(tmp_path: Path) -> None:
     kept.write({"weights": torch.zeros(3)}, {})
     with pytest.raises(SodapError, match="cannot write"):
         kept.write({"weights": torch.zeros(3)}, {})
+    kept.wait()
+
+
+def test_an_interrupted_wait_can_be_taken_up_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    let_go = threading.Event()
+    monkeypatch.setattr(checkpoint, "save_state", lambda *_: let_go.wait(30))
+    kept = Checkpoint(tmp_path)
+    kept.write({}, {})
+    with monkeypatch.context() as for_now:
+        for_now.setattr(Future, "result", interrupted)
+        with pytest.raises(KeyboardInterrupt):
+            kept.wait()
+    assert not kept.is_due(), "it is still being written"
+    let_go.set()
+    kept.settle()
+    assert kept.is_due() or kept.due > 0
+
+
+def interrupted(*_: Any) -> None:
+    raise KeyboardInterrupt
+
+
+def test_nobody_writes_any_more_once_it_has_settled(tmp_path: Path) -> None:
+    (tmp_path / "checkpoint").write_text("in the way")
+    kept = Checkpoint(tmp_path)
+    kept.write({"weights": torch.zeros(3)}, {})
+    kept.settle()
     kept.wait()

@@ -14,6 +14,7 @@ from sodap.errors import SodapError
 from sodap.evaluation import accuracy, summary
 from sodap.experiments import Observer, RunConfig, checkpoint, load_config, run
 from sodap.experiments.evidence import read_steps
+from sodap.storage import save_state
 from sodap.streams import Stage, Stream
 
 running = sys.modules["sodap.experiments.run"]  # the package has a function of that name
@@ -66,13 +67,13 @@ class PluggedOutError(Exception):
 class Stopper(Observer):
     """Stops a run after so many epochs, as a failure in the middle would."""
 
-    def __init__(self, epochs: int) -> None:
-        self.left = epochs
+    def __init__(self, epochs: int, error: type[BaseException] = PluggedOutError) -> None:
+        self.left, self.error = epochs, error
 
     def epoch_done(self, stage: Stage, row: Any) -> None:
         self.left -= 1
         if self.left == 0:
-            raise PluggedOutError("pulled the plug")
+            raise self.error("pulled the plug")
 
 
 @pytest.mark.parametrize("epochs", [1, 2, 3, 4])
@@ -203,6 +204,38 @@ def test_folders_that_are_taken(finished: tuple[Path, dict[str, Any]], tmp_path:
     (tmp_path / "mine.txt").write_text("mine")
     with pytest.raises(SodapError, match="is not empty and holds no run"):
         run(quick(), tmp_path)
+
+
+def test_a_last_checkpoint_that_fails_is_told(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder, save = tmp_path / "run", save_state
+
+    def fail_at_last(home: Path, name: str, tensors: Any, facts: Any) -> None:
+        if len(facts["stages"]) == 2:
+            raise SodapError("cannot write any more")
+        save(home, name, tensors, facts)
+
+    monkeypatch.setattr(checkpoint, "save_state", fail_at_last)
+    with pytest.raises(SodapError, match="cannot write"):
+        run(quick(), folder, stream=make_stream())
+    record = json.loads((folder / "record.json").read_text())
+    assert record["status"] == "failed"
+    assert "cannot write" in record["note"]
+
+
+def test_a_checkpoint_that_fails_hides_no_interruption(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder = tmp_path / "run"
+
+    def fail(*_: Any) -> None:
+        raise SodapError("cannot write anything")
+
+    monkeypatch.setattr(checkpoint, "save_state", fail)
+    with pytest.raises(KeyboardInterrupt):
+        run(quick(), folder, stream=make_stream(), observer=Stopper(1, KeyboardInterrupt))
+    assert json.loads((folder / "record.json").read_text())["status"] == "interrupted"
 
 
 def test_a_damaged_checkpoint_is_refused(tmp_path: Path) -> None:

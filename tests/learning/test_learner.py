@@ -11,6 +11,7 @@ import sodap
 from sodap.errors import SodapError
 from sodap.learning import Learner, StageProgress, Training
 from sodap.learning.progress import snapshot
+from sodap.methods import Method
 from sodap.streams import Stream
 
 TRAINING = Training(epochs=4, patience=2, batch_size=16)
@@ -215,3 +216,23 @@ def test_bf16_is_close_to_fp32(learner: Learner, stripes: Stream, tmp_path: Path
     images = stripes.domains[0].test.images
     expected = learner.predict(images).probabilities
     torch.testing.assert_close(half.predict(images).probabilities, expected, rtol=0, atol=0.05)
+
+
+def test_a_stage_that_broke_off_in_the_middle_of_a_step_leaves_no_gradient(
+    stripes: Stream, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Ctrl-C mostly lands there: Python hears of it when the backward pass is over."""
+
+    def broken(self: Method) -> None:
+        raise KeyboardInterrupt
+
+    learners = [Learner(stripes.classes, training=TRAINING, device="cpu") for _ in range(2)]
+    with monkeypatch.context() as for_now:
+        for_now.setattr(Method, "before_step", broken)
+        with pytest.raises(KeyboardInterrupt):
+            learners[0].learn(stripes.domains[0])
+    states = []
+    for learner in learners:
+        learner.learn(stripes.domains[0])
+        states.append(learner.method.state())
+    assert all(torch.equal(value, states[1][name]) for name, value in states[0].items())

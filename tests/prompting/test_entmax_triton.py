@@ -66,6 +66,17 @@ def test_the_interpreted_kernels() -> None:
     assert seen.returncode == 0, seen.stderr
 
 
+def test_a_kernel_is_found_by_all_that_it_was_compiled_for() -> None:
+    triton = pytest.importorskip("sodap.prompting.entmax_triton")
+    numbers = torch.zeros(9)
+    traits = [
+        triton._trait(each)
+        for each in (numbers, numbers[1:], numbers.bfloat16(), numbers.double(), 60, 61, True)
+    ]
+    assert len(set(traits)) == len(traits)
+    assert triton._trait(0.5) == triton._trait(0.7), "of such numbers no code depends"
+
+
 def test_a_cpu_gets_no_kernels() -> None:
     assert kernels(torch.zeros(2, 3), 1.5) is None
 

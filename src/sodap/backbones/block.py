@@ -16,8 +16,8 @@ from sodap.errors import SodapError
 def is_known(block: nn.Module) -> TypeGuard[Block]:
     """Whether the steps of a block are known, so that they can be taken one by one."""
     return (
-        isinstance(block, Block)
-        and isinstance(block.attn, Attention)
+        type(block) is Block
+        and type(block.attn) is Attention
         and getattr(block.attn, "gate", None) is None
     )
 

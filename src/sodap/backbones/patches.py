@@ -27,7 +27,7 @@ def _is_product(patches: nn.Module) -> bool:
 
 
 def _product(patches: PatchEmbed, images: Tensor) -> Tensor:
-    """What timm has as a convolution: on a GPU, a product takes a tenth of the time.
+    """What timm has as a convolution: on a GPU, a product takes a fraction of the time.
 
     `[B, 3, S, S] -> [B, P, D]`
     """

@@ -1,8 +1,8 @@
 """A ViT with ports, and its frozen form.
 
-The wrapper runs timm's own modules (patch embedding, positions, blocks, norm) and opens each block
-in a few places. A prompt method is what it puts into a port and nothing else: no method needs a
-ViT of its own.
+The wrapper runs timm's own modules (patch embedding, positions, the parts of its blocks, norm) and
+opens each block in a few places. A prompt method is what it puts into a port and nothing else: no
+method needs a ViT of its own.
 
               port, cls                     prefix                         beside
     tokens ──▶ (edit, or ──▶ norm ──▶ attention over keys ──▶ + ──▶ norm ──▶ MLP ──▶ + ──▶ next
@@ -84,6 +84,7 @@ class PortedViT(nn.Module):
         self.prefix_tokens: int = vit.num_prefix_tokens
         self._standardised = _standardised
         self._embed = embed
+        self._whole = _whole
         self._through = through
         self._to_cls = to_cls
         self._along = along
@@ -135,7 +136,7 @@ class PortedViT(nn.Module):
         """
         tokens = self._embed(self.vit, images)
         plain = port is None and prefix is None and beside is None
-        if plain and all(map(is_known, self.vit.blocks)):
+        if plain and all(is_known(block) and not _is_heard(block) for block in self.vit.blocks):
             return self._between_ports(tokens, cls, only_cls)
         for layer, block in enumerate(self.vit.blocks):
             if port is not None:
@@ -143,10 +144,12 @@ class PortedViT(nn.Module):
             if cls is not None:
                 tokens = with_cls(tokens, cls(layer, tokens if layer == 0 else tokens[:, :1]))
             extra = None if prefix is None else prefix(layer, tokens)
-            if extra is None and beside is None:
-                tokens = block(tokens)
-            else:
+            if extra is not None or beside is not None:
                 tokens = _opened(known(block), layer, tokens, extra, beside)
+            elif only_cls and layer == self.depth - 1 and is_known(block):
+                tokens = self._to_cls(block, tokens, None, None)
+            else:
+                tokens = self._whole(block, tokens)
         return tokens[:, :1] if only_cls else tokens
 
     def _between_ports(self, tokens: Tensor, cls: ClsPort | None, only_cls: bool) -> Tensor:
@@ -192,6 +195,7 @@ class PortedViT(nn.Module):
         limits.recompile_limit = max(limits.recompile_limit, _PROGRAMS)
         self._standardised = torch.compile(_standardised)
         self._embed = torch.compile(embed)
+        self._whole = torch.compile(_whole)
         self._through = torch.compile(through)
         self._to_cls = torch.compile(to_cls)
         self._along = torch.compile(along)
@@ -245,6 +249,17 @@ class FrozenViT(PortedViT):
         vit = copy.deepcopy(self.vit).float().requires_grad_(True)
         mean, std = (tuple(t.flatten().tolist()) for t in (self.mean, self.std))
         return PortedViT(vit, name=self.name, mean=mean, std=std)
+
+
+def _is_heard(block: nn.Module) -> bool:
+    """Whether somebody waits for it to be called as a whole."""
+    return bool(block._forward_hooks or block._forward_pre_hooks)
+
+
+def _whole(block: nn.Module, tokens: Tensor) -> Tensor:
+    """One of timm's blocks, as it is."""
+    passed: Tensor = block(tokens)
+    return passed
 
 
 def _standardised(images: Tensor, mean: Tensor, std: Tensor) -> Tensor:

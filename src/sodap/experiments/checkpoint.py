@@ -7,11 +7,13 @@ import shutil
 import time
 from collections.abc import Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
 from torch import Tensor
 
+from sodap.errors import SodapError
 from sodap.storage import has_state, load_state, save_state
 
 SHARE = 20
@@ -48,9 +50,18 @@ class Checkpoint:
 
     def wait(self) -> None:
         """Until it is on disk."""
-        written, self._written = self._written, None
+        written = self._written
         if written is not None:
-            written.result()
+            try:
+                written.result()
+            finally:
+                if written.done():  # and not, if this very wait was interrupted
+                    self._written = None
+
+    def settle(self) -> None:
+        """Until nobody writes any more, well or badly: what ended the run is said already."""
+        with suppress(SodapError):
+            self.wait()
 
     def read(self) -> tuple[dict[str, Tensor], dict[str, Any]] | None:
         """The last one, if there is one."""

@@ -180,6 +180,7 @@ class _Run:
             for stage in list(self.stream.stages())[len(self.stages) :]:
                 self._learn(stage, progress)
                 progress = None
+            self.checkpoint.wait()
         except KeyboardInterrupt:
             self._write("interrupted", "stopped by the user")
             raise
@@ -187,7 +188,7 @@ class _Run:
             self._write("failed", f"{type(error).__name__}: {error}")
             raise
         finally:
-            self.checkpoint.wait()
+            self.checkpoint.settle()
         self.learner.save(self.folder / "model")
         record = self._write("finished")
         self.checkpoint.drop()

@@ -141,6 +141,7 @@ class Learner:
                 on_batch=on_batch,
             )
             progress.ended = end_stage(self.method, stage, self.training, self.fabric)
+            self._forward = None
             if not self.method.learns_by_gradient:
                 progress.best_score = self.evaluate(domain.val).macro_f1
         except BaseException:

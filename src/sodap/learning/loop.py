@@ -60,7 +60,7 @@ def learn_stage(
         optimizer.load_state_dict(progress.optimizer)
     augment = training.augmentation or Augmentation()
     method.view = lambda images, draws: augment(images, draws, method.backbone.prepare)
-    size, record = training.batch_size, training.record_steps
+    size, record = min(training.batch_size, len(stage.domain.train)), training.record_steps
     step = Step(method, optimizer, fabric, size, record=record, compiled=training.compile)
     forward = Forward(method, fabric, record=record)
 

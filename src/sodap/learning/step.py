@@ -98,6 +98,7 @@ class Step:
         self.compiled = compiled
         self.views = torch.Generator(fabric.device)
         self.draws = torch.Generator(fabric.device)
+        optimizer.zero_grad(set_to_none=True)  # what a step that was broken off has left
         self.plain = PlainStep(method, optimizer, fabric, _balance(method), self.views, self.draws)
         self.recorded = Recorded(
             self.plain,

@@ -317,7 +317,9 @@ class ResidualSodap(Method):
 
     @torch.no_grad()
     def routing(self, images: Tensor) -> list[Routing]:
-        return list(self.features(images)[1].routings)
+        prompts = self.features(images)[1]
+        partition = prompts.partition.copy()
+        return [routing._replace(partition=partition) for routing in prompts.routings]
 
     def restore(self, state: Mapping[str, Tensor], stage: int) -> None:
         kept = {key.split(".")[2] for key in state if key.startswith("memory.stages.")}

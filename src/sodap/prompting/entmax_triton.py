@@ -167,9 +167,9 @@ class _Kernel:
                 )
 
 
-def _trait(argument: Tensor | float) -> int | bool | None:
+def _trait(argument: Tensor | float) -> Hashable:
     if isinstance(argument, Tensor):
-        return argument.data_ptr() % 16 == 0
+        return argument.dtype, argument.data_ptr() % 16 == 0
     return None if isinstance(argument, float) else argument
 
 

@@ -115,7 +115,8 @@ class Prompter(nn.Module):
     def partition(self) -> Partition:
         """Who is routed with whom, made anew only after the pool has changed.
 
-        A later one takes the place of an earlier one in memory: a recorded pass reads it there.
+        On a GPU a later one takes the place of an earlier one in memory, where a recorded pass
+        reads it. Whoever keeps one for longer than a pass needs a copy (`Partition.copy`).
         """
         generation = self.pool.generation
         if torch.compiler.is_compiling() or generation.is_inference():  # which counts no changes
@@ -127,11 +128,10 @@ class Prompter(nn.Module):
                 found = self.router.partition(self.pool.sets)
                 if generation.is_cuda and torch.cuda.is_current_stream_capturing():
                     return found  # which is no number yet
-                if kept is None or kept.active.device != generation.device:
+                if kept is None or not (kept.active.is_cuda and generation.is_cuda):
                     kept = found
                 for old, new in zip(kept.tensors(), found.tensors(), strict=True):
                     old.copy_(new)
-            kept = kept._replace(segments=kept.segments._replace(spans=found.segments.spans))
             self._partition, self._partitioned = kept, now
         return kept
 

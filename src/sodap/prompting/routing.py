@@ -24,6 +24,14 @@ class Partition(NamedTuple):
     def tensors(self) -> list[Tensor]:
         return [*self.segments.tensors(), self.active, self.share, self.sets]
 
+    def copy(self) -> "Partition":
+        """One that stays as it is when the pool grows."""
+        slot, order, first, end, leads, active, share, sets = (
+            tensor.clone() for tensor in self.tensors()
+        )
+        segments = Segments(slot, order, first, end, leads, self.segments.spans)
+        return Partition(segments, active, share, sets)
+
 
 class Routing(NamedTuple):
     """The weights of one layer: a distribution over each set, all side by side."""
