@@ -188,8 +188,8 @@ class PortedViT(nn.Module):
     def compile_blocks(self) -> None:
         """Let torch.compile fuse each block, with the exchange of CLS before it, from now on.
 
-        The blocks are alike, so they share one compiled program; learning and predicting, full
-        batches and the last one of an epoch each want one of their own.
+        The blocks are alike, so they share one compiled program; learning, predicting and every
+        size of batch want one of their own.
         """
         limits = torch._dynamo.config
         limits.recompile_limit = max(limits.recompile_limit, _PROGRAMS)
