@@ -96,7 +96,7 @@ def through(
     All `[B, N, D]`. `added` is what the MLP of the block before adds, and `cls` `[B, D]` another
     CLS token. The third answer is CLS as it leaves the block, `[B, D]`.
     """
-    tokens = with_cls(tokens if added is None else tokens + added, cls)
+    tokens = _arrived(tokens, added, cls)
     tokens = after_attention(block, tokens, attend(block, *split(block, tokens)))
     added = by_mlp(block, block.norm2(tokens))
     return tokens, added, tokens[:, 0] + added[:, 0]
@@ -104,7 +104,18 @@ def through(
 
 def to_cls(block: Block, tokens: Tensor, added: Tensor | None, cls: Tensor | None) -> Tensor:
     """The same, of which CLS alone will be read, `[B, 1, D]`: all others only have been seen."""
-    tokens = with_cls(tokens if added is None else tokens + added, cls)
+    tokens = _arrived(tokens, added, cls)
     q, k, v = split(block, tokens)
     seen = attend(block, q[:, :, :1], k, v)
     return after_mlp(block, after_attention(block, tokens[:, :1], seen))
+
+
+def _arrived(tokens: Tensor, added: Tensor | None, cls: Tensor | None) -> Tensor:
+    """The tokens `[B, N, D]` that a block is to see: with what was added, and another CLS."""
+    if added is None:
+        return with_cls(tokens, cls)
+    tokens = tokens + added
+    if cls is None or torch.is_grad_enabled() or torch.compiler.is_compiling():
+        return with_cls(tokens, cls)
+    tokens[:, 0] = cls  # the sum is nobody else's
+    return tokens
