@@ -13,7 +13,16 @@ import torch
 import torch._dynamo
 
 from benchmarks.figures import show, write
-from benchmarks.steps import Contender, age, make, race, statistics_vs_epoch, wait
+from benchmarks.steps import (
+    Contender,
+    age,
+    make,
+    prediction_ratio,
+    race,
+    statistics_vs_epoch,
+    step_ratio,
+    wait,
+)
 
 # Published figures for ViT-B/16 at batch 64 on the same GPU model, images a second in training.
 PUBLIC = {"mammoth_coda_bf16": 1519, "uniprompt_bf16": 2041, "coda_as_shipped": 277}
@@ -61,7 +70,6 @@ def at_batch(batch: int, args: argparse.Namespace) -> dict[str, float]:
     sharp = make("sharp-limit", args.backbone, batch, "cuda", compiled=args.compile)
     bare = make("sharp-untouched", args.backbone, batch, "cuda", compiled=args.compile)
     race([ours, row, limit, frozen, sharp, bare], rounds=args.rounds, times=args.times)
-    inference = ours.predictions_per_second() / frozen.predictions_per_second()
     print(
         f"batch {batch}: train {ours.images_per_second():.0f} images/s, along the CLS row "
         f"{row.images_per_second():.0f}, limit {limit.images_per_second():.0f}; "
@@ -75,16 +83,15 @@ def at_batch(batch: int, args: argparse.Namespace) -> dict[str, float]:
     found |= {
         f"train_images_per_second{suffix}": ours.images_per_second(),
         f"limit_images_per_second{suffix}": limit.images_per_second(),
-        f"train_step_vs_limit{suffix}": ours.images_per_second() / limit.images_per_second(),
-        f"train_step_vs_sharp_limit{suffix}": ours.images_per_second() / sharp.images_per_second(),
-        f"inference_vs_limit{suffix}": inference,
-        f"inference_vs_sharp_limit{suffix}": ours.predictions_per_second()
-        / bare.predictions_per_second(),
+        f"train_step_vs_limit{suffix}": step_ratio(limit, ours),
+        f"train_step_vs_sharp_limit{suffix}": step_ratio(sharp, ours),
+        f"inference_vs_limit{suffix}": prediction_ratio(frozen, ours),
+        f"inference_vs_sharp_limit{suffix}": prediction_ratio(bare, ours),
         f"inference_images_per_second{suffix}": ours.predictions_per_second(),
         f"frozen_images_per_second{suffix}": frozen.predictions_per_second(),
         f"peak_memory_vs_limit{suffix}": ours.peak_bytes / limit.peak_bytes,
         f"cls_row_images_per_second{suffix}": row.images_per_second(),
-        f"cls_row_step_vs_full{suffix}": ours.images_per_second() / row.images_per_second(),
+        f"cls_row_step_vs_full{suffix}": step_ratio(row, ours),
         f"cls_row_memory_vs_full{suffix}": row.peak_bytes / ours.peak_bytes,
     }
     if not suffix:
@@ -118,7 +125,7 @@ def ageing(young: Contender, args: argparse.Namespace) -> dict[str, float]:
         "second_stage_compilations": switched - before,
         "new_stage_recompilations": repeated,
         "new_stage_first_step_seconds": first,
-        "stage50_vs_stage1": fresh.images_per_second() / old.images_per_second(),
+        "stage50_vs_stage1": step_ratio(old, fresh),
         "stage50_memory_vs_stage1": old.peak_bytes / fresh.peak_bytes,
     }
 

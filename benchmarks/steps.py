@@ -156,6 +156,23 @@ def race(contenders: Sequence[Contender], *, rounds: int, times: int, warm_up: i
             contender.infer_seconds.append(seconds(contender.predict, device, times))
 
 
+def step_ratio(first: Contender, second: Contender) -> float:
+    """How many times as long a step of `first` takes: the median over rounds, in which both run.
+
+    Whatever slows a machine down for a while slows both down in the same rounds.
+    """
+    return _paired(first.train_seconds, second.train_seconds)
+
+
+def prediction_ratio(first: Contender, second: Contender) -> float:
+    """The same of predictions."""
+    return _paired(first.infer_seconds, second.infer_seconds)
+
+
+def _paired(first: Sequence[float], second: Sequence[float]) -> float:
+    return statistics.median(one / other for one, other in zip(first, second, strict=True))
+
+
 def statistics_vs_epoch(contender: Contender) -> float:
     """Class statistics of an epoch's features over the epoch's training; of one batch each.
 
