@@ -120,7 +120,8 @@ class _SegmentedEntmax(torch.autograd.Function):
         else:
             z = z.mul_((alpha - 1) / temperature).clamp_(min=-1)
             if alpha == 1.5:
-                weights = (z - _thresholds_of_squares(z, segments)).relu_().square_()
+                tau = _thresholds_of_squares(z, segments).to(z.dtype)
+                weights = z.sub_(tau).relu_().square_()
             else:
                 weights = (z - _thresholds_by_bisection(z, segments, alpha)).relu_()
                 weights = weights.pow_(1 / (alpha - 1))
