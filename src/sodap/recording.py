@@ -30,7 +30,7 @@ class CannotRecordError(RuntimeError):
 
 @contextmanager
 def _no_garbage_collection() -> Iterator[None]:
-    """What is let go of may be part of a GPU's programs, and taking these down ends a recording."""
+    """Who lets go of memory or programs of a GPU during a recording may spoil it."""
     was_on = gc.isenabled()
     gc.disable()
     try:
