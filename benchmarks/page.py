@@ -34,7 +34,7 @@ the ratio to the sharp one says what the prompts themselves cost.
 
 - **Recorded work.** Views, losses, gradients and the optimiser's move are recorded as one CUDA
   graph and replayed (`sodap.recording.Recorded`), once for full batches and once for the last one
-  of an epoch (not with `compile=true`). So are predictions, whose last batch is filled up
+  of an epoch. So are predictions, whose last batch is filled up
   (`sodap.learning.forward.Forward`), and the looks at a domain before and after a stage. Tests on a
   GPU hold that all methods learn the same with and without (`record_steps=false`).
 - **No wait.** Losses, loss weights, drift and metrics stay on the device until an epoch ends. A

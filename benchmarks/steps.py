@@ -62,14 +62,7 @@ class Contender:
         optimizer = make_optimizer(method.parameter_groups(LEARNING_RATE, 0.01), fabric.device)
         rates = [float(group["lr"]) for group in optimizer.param_groups]
         set_learning_rates(optimizer, rates, fabric.device)
-        self.step = Step(
-            method,
-            optimizer,
-            fabric,
-            self.batch,
-            record=self.record,
-            compiled=self.learner.training.compile,
-        )
+        self.step = Step(method, optimizer, fabric, self.batch, record=self.record)
         self.step.begin_epoch(1)
 
     def learn(self) -> None:

@@ -69,12 +69,15 @@ def test_the_interpreted_kernels() -> None:
 def test_a_kernel_is_found_by_all_that_it_was_compiled_for() -> None:
     triton = pytest.importorskip("sodap.prompting.entmax_triton")
     numbers = torch.zeros(9)
-    traits = [
-        triton._trait(each)
-        for each in (numbers, numbers[1:], numbers.bfloat16(), numbers.double(), 60, 61, True)
+    alike = {
+        triton._traits((each, numbers))
+        for each in (numbers, numbers[1:], numbers.bfloat16(), numbers.double())
+    }
+    assert len(alike) == 4
+    assert triton._traits((numbers, numbers)) == triton._traits((numbers[4:], torch.zeros(3)))
+    assert [triton._block(size) for size in (1, 2, 3, 60, 64, 65, 1024)] == [
+        *(1, 2, 4, 64, 64, 128, 1024)
     ]
-    assert len(set(traits)) == len(traits)
-    assert triton._trait(0.5) == triton._trait(0.7), "of such numbers no code depends"
 
 
 def test_a_cpu_gets_no_kernels() -> None:

@@ -61,7 +61,7 @@ def learn_stage(
     augment = training.augmentation or Augmentation()
     method.view = lambda images, draws: augment(images, draws, method.backbone.prepare)
     size, record = min(training.batch_size, len(stage.domain.train)), training.record_steps
-    step = Step(method, optimizer, fabric, size, record=record, compiled=training.compile)
+    step = Step(method, optimizer, fabric, size, record=record)
     forward = Forward(method, fabric, record=record)
 
     while not progress.finished:

@@ -77,9 +77,8 @@ class PlainStep:
 class Step:
     """The step of one stage; call it with a batch of uint8 images `[B, 3, H, W]` and labels.
 
-    On a GPU it is recorded, once for full batches and once for the last one of an epoch. Where full
-    batches are `compiled`, the last one is not: torch gave up on a recording of plain gradients
-    after compiled ones.
+    On a GPU it is recorded, once for full batches and once for the last one of an epoch, which is
+    not compiled.
     """
 
     def __init__(
@@ -90,12 +89,10 @@ class Step:
         batch_size: int,
         *,
         record: bool = True,
-        compiled: bool = False,
     ) -> None:
         self.method = method
         self.fabric = fabric
         self.batch_size = batch_size
-        self.compiled = compiled
         self.views = torch.Generator(fabric.device)
         self.draws = torch.Generator(fabric.device)
         optimizer.zero_grad(set_to_none=True)  # what a step that was broken off has left
@@ -116,12 +113,9 @@ class Step:
 
     def __call__(self, images: Tensor, labels: Tensor) -> Outcome:
         """Learn from one batch."""
-        full = len(images) == self.batch_size
-        if self.compiled and not full:
-            with fused(False):
-                return self.recorded.launch(images, labels)
         try:
-            return self.recorded(images, labels)
+            with fused(len(images) == self.batch_size):
+                return self.recorded(images, labels)
         except CannotRecordError as error:
             raise SodapError(
                 f"the training step of {self.method.name} cannot be recorded as a CUDA graph: it "

@@ -30,13 +30,13 @@ def _solve(
     weights: tl.tensor,
     slots: tl.tensor,
     leads: tl.tensor,
+    factor: tl.tensor,
     size: tl.tensor,
     score_stride: tl.tensor,
-    factor: tl.tensor,
     segmented: tl.constexpr,
     steps: tl.constexpr,
-    block: tl.constexpr,
     seats: tl.constexpr,
+    block: tl.constexpr,
 ) -> None:
     """The weights of row ``program 0``: all of it, or the segments that begin in some columns.
 
@@ -91,13 +91,13 @@ def _differentiate(
     found: tl.tensor,
     slots: tl.tensor,
     leads: tl.tensor,
+    factor: tl.tensor,
     size: tl.tensor,
     grad_row: tl.tensor,
     grad_column: tl.tensor,
-    factor: tl.tensor,
     segmented: tl.constexpr,
-    block: tl.constexpr,
     seats: tl.constexpr,
+    block: tl.constexpr,
 ) -> None:
     """The gradient of the scores, for the same row and segments as in `_solve`."""
     row = tl.program_id(0).to(tl.int64)
@@ -151,26 +151,26 @@ class _Kernel:
         self.function = function
         self.compiled: dict[Hashable, Any] = {}
 
-    def __call__(self, grid: tuple[int, int, int], block: int, *arguments: Any) -> None:
-        """Launch it; all arguments in their order, the first of them a tensor on the device."""
-        device = arguments[0].device
-        # What Triton compiles a program for: the numbers, and how the tensors lie in memory.
-        key = device, *map(_trait, arguments)
+    def __call__(
+        self, rows: int, segments: int, tensors: tuple[Tensor, ...], factor: float, *numbers: int
+    ) -> None:
+        """Launch it with these arguments, of which the last is the block."""
+        # What Triton compiles a program for: the whole numbers, and how tensors lie in memory.
+        key = numbers, _traits(tensors)
         compiled = self.compiled.get(key)
-        elsewhere = device.type == "cuda" and device.index != torch.cuda.current_device()
+        device = tensors[0].get_device()
+        elsewhere = device >= 0 and device != torch.cuda.current_device()
         with torch.cuda.device(device) if elsewhere else nullcontext():
-            if compiled is not None:
-                compiled[grid](*arguments)
-            else:
-                self.compiled[key] = self.function[grid](
-                    *arguments, num_warps=_warps(block), enable_fp_fusion=True
+            if compiled is None:
+                self.compiled[key] = self.function[rows, segments, 1](
+                    *tensors, factor, *numbers, num_warps=_warps(numbers[-1]), enable_fp_fusion=True
                 )
+            else:
+                compiled[rows, segments, 1](*tensors, factor, *numbers)
 
 
-def _trait(argument: Tensor | float) -> Hashable:
-    if isinstance(argument, Tensor):
-        return argument.dtype, argument.data_ptr() % 16 == 0
-    return None if isinstance(argument, float) else argument
+def _traits(tensors: tuple[Tensor, ...]) -> Hashable:
+    return tensors[0].get_device(), *[(each.dtype, each.data_ptr() % 16 == 0) for each in tensors]
 
 
 _solve_rows, _differentiate_rows = _Kernel(_solve), _Kernel(_differentiate)
@@ -185,21 +185,19 @@ def forward(
     if rows.stride(1) != 1:
         rows = rows.contiguous()
     weights = torch.empty(scores.shape, dtype=scores.dtype, device=scores.device)
-    segmented, block = slots is not None, triton.next_power_of_2(size)
+    segmented = slots is not None
+    where = (rows, rows) if slots is None or leads is None else (slots, leads)
     _solve_rows(
-        (len(rows), triton.cdiv(size, _SEATS) if segmented else 1, 1),
-        block,
-        rows,
-        weights,
-        slots if segmented else rows,
-        leads if segmented else rows,
+        rows.shape[0],
+        -(-size // _SEATS) if segmented else 1,
+        (rows, weights, *where),
+        0.5 / temperature,
         size,
         rows.stride(0),
-        0.5 / temperature,
         segmented,
         newton_steps(size, scores.dtype),
-        block,
         _SEATS,
+        _block(size),
     )
     return weights
 
@@ -215,24 +213,26 @@ def backward(
     size = weights.shape[-1]
     rows, grads = weights.reshape(-1, size), grad.reshape(-1, size)
     found = torch.empty_like(rows)
-    segmented, block = slots is not None, triton.next_power_of_2(size)
+    segmented = slots is not None
+    where = (rows, rows) if slots is None or leads is None else (slots, leads)
     _differentiate_rows(
-        (len(rows), triton.cdiv(size, _SEATS) if segmented else 1, 1),
-        block,
-        rows,
-        grads,
-        found,
-        slots if segmented else rows,
-        leads if segmented else rows,
+        rows.shape[0],
+        -(-size // _SEATS) if segmented else 1,
+        (rows, grads, found, *where),
+        1 / temperature,
         size,
         grads.stride(0),
         grads.stride(1),
-        1 / temperature,
         segmented,
-        block,
         _SEATS,
+        _block(size),
     )
     return found.view(weights.shape)
+
+
+def _block(size: int) -> int:
+    """The power of two that holds a row; Triton's own function takes microseconds to tell."""
+    return 1 << (size - 1).bit_length()
 
 
 def _warps(block: int) -> int:
