@@ -19,7 +19,7 @@ T = TypeVar("T")
 Kind = tuple[tuple[torch.Size, torch.dtype], ...]
 """The shape of every input, and what its numbers are."""
 
-WARM_UP = 2
+WARM_UP = 1
 """How often work of one shape is launched anew before it is recorded: libraries choose their
 kernels and memory in the meantime, and what is done only once is not worth more."""
 
@@ -86,6 +86,11 @@ class Recorded(Generic[T]):
             return self.work(*inputs)
         return self.recordings[kind].replay(inputs)
 
+    @property
+    def records(self) -> bool:
+        """Whether there is a GPU to record for, and nothing so far that could not be recorded."""
+        return self.stream is not None
+
     def launch(self, *inputs: Tensor) -> T:
         """Without a recording, but on its stream: gradients are added up where they began."""
         if self.stream is None:
@@ -96,6 +101,15 @@ class Recorded(Generic[T]):
             answer = self.work(*inputs)
         here.wait_stream(self.stream)
         return answer
+
+
+def filled(rows: Tensor, size: int) -> Tensor:
+    """`rows [N, ...]` with as many rows of zeros behind them as make up `size`.
+
+    Where a row depends on nothing but itself, one recording serves the last batch as well.
+    """
+    missing = size - len(rows)
+    return torch.cat([rows, rows.new_zeros(missing, *rows.shape[1:])]) if missing > 0 else rows
 
 
 class _Recording(Generic[T]):

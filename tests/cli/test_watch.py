@@ -10,6 +10,7 @@ import re
 import shutil
 import subprocess
 import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -52,9 +53,22 @@ class Onlooker(Observer):
         self.frames: list[str] = []
 
     def epoch_done(self, stage: Stage, row: Any) -> None:
-        self.frames.append(shown(frame(take(self.folder))))
+        def is_written(now: Snapshot) -> bool:
+            assert now.record is not None
+            under_way = now.record.get("under_way", {})
+            return row in now.rows and under_way.get("stage") == stage.number
+
+        self._look(is_written)
 
     def stage_done(self, stage: Stage, record: Any) -> None:
+        self._look(lambda now: len((now.record or {})["stages"]) == stage.number)
+
+    def _look(self, is_written: Callable[[Snapshot], bool]) -> None:
+        """Files are written while the run goes on; here it waits for them."""
+        deadline = time.monotonic() + 30
+        while not is_written(take(self.folder)):
+            assert time.monotonic() < deadline
+            time.sleep(0.01)
         self.frames.append(shown(frame(take(self.folder))))
 
 

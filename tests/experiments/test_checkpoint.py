@@ -1,7 +1,6 @@
 from __future__ import annotations
 
 import threading
-from concurrent.futures import Future
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +10,7 @@ import torch
 from sodap.errors import SodapError
 from sodap.experiments import checkpoint
 from sodap.experiments.checkpoint import Checkpoint
+from sodap.experiments.writer import Writer
 from sodap.storage import save_state
 
 
@@ -24,7 +24,7 @@ def test_it_holds_what_was_there_when_it_was_begun(
         save_state(*given)
 
     monkeypatch.setattr(checkpoint, "save_state", slowly)
-    kept, weights, facts = Checkpoint(tmp_path), torch.zeros(3), {"rows": [1]}
+    kept, weights, facts = Checkpoint(tmp_path, Writer()), torch.zeros(3), {"rows": [1]}
     assert kept.read() is None
     assert kept.is_due()
     kept.write({"weights": weights}, facts)
@@ -33,7 +33,7 @@ def test_it_holds_what_was_there_when_it_was_begun(
     assert not kept.is_due(), "one is still being written"
     assert kept.read() is None
     let_go.set()
-    kept.wait()
+    kept.writer.wait()
     found = kept.read()
     assert found is not None
     assert found[0]["weights"].tolist() == [0, 0, 0]
@@ -45,47 +45,17 @@ def test_it_holds_what_was_there_when_it_was_begun(
 def test_writing_takes_a_small_part_of_the_time(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    kept = Checkpoint(tmp_path)
+    kept = Checkpoint(tmp_path, Writer())
     for share, due in ((0, True), (1e9, False)):
         monkeypatch.setattr(checkpoint, "SHARE", share)
         kept.write({"weights": torch.zeros(3)}, {})
-        kept.wait()
+        kept.writer.wait()
         assert kept.is_due() == due
 
 
-def test_what_goes_wrong_is_said_once(tmp_path: Path) -> None:
+def test_what_cannot_be_written_is_said(tmp_path: Path) -> None:
     (tmp_path / "checkpoint").write_text("in the way")
-    kept = Checkpoint(tmp_path)
+    kept = Checkpoint(tmp_path, Writer())
     kept.write({"weights": torch.zeros(3)}, {})
     with pytest.raises(SodapError, match="cannot write"):
-        kept.write({"weights": torch.zeros(3)}, {})
-    kept.wait()
-
-
-def test_an_interrupted_wait_can_be_taken_up_again(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    let_go = threading.Event()
-    monkeypatch.setattr(checkpoint, "save_state", lambda *_: let_go.wait(30))
-    kept = Checkpoint(tmp_path)
-    kept.write({}, {})
-    with monkeypatch.context() as for_now:
-        for_now.setattr(Future, "result", interrupted)
-        with pytest.raises(KeyboardInterrupt):
-            kept.wait()
-    assert not kept.is_due(), "it is still being written"
-    let_go.set()
-    kept.settle()
-    assert kept.is_due() or kept.due > 0
-
-
-def interrupted(*_: Any) -> None:
-    raise KeyboardInterrupt
-
-
-def test_nobody_writes_any_more_once_it_has_settled(tmp_path: Path) -> None:
-    (tmp_path / "checkpoint").write_text("in the way")
-    kept = Checkpoint(tmp_path)
-    kept.write({"weights": torch.zeros(3)}, {})
-    kept.settle()
-    kept.wait()
+        kept.writer.wait()

@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import json
 import sys
+import time
 from pathlib import Path
 from typing import Any
 
@@ -230,6 +231,7 @@ def test_a_checkpoint_that_fails_hides_no_interruption(
     folder = tmp_path / "run"
 
     def fail(*_: Any) -> None:
+        time.sleep(0.5)  # the interruption comes first
         raise SodapError("cannot write anything")
 
     monkeypatch.setattr(checkpoint, "save_state", fail)

@@ -12,6 +12,7 @@ FOLDER/model/         what was learned
 
 from __future__ import annotations
 
+import copy
 import json
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -29,6 +30,7 @@ from sodap.experiments.checkpoint import Checkpoint
 from sodap.experiments.config import RunConfig, difference
 from sodap.experiments.environment import environment
 from sodap.experiments.evidence import keep_stage, keep_steps, leave_evidence
+from sodap.experiments.writer import Writer
 from sodap.learning import Learner, StageProgress, Training
 from sodap.learning.trace import Trace
 from sodap.storage import read_json, write_bytes, write_json
@@ -166,7 +168,8 @@ class _Run:
         self.confusions: list[list[list[list[int]]]] = []
         self.stages: list[dict[str, Any]] = []
         self.under_way: StageProgress | None = None
-        self.checkpoint = Checkpoint(folder)
+        self.writer = Writer()
+        self.checkpoint = Checkpoint(folder, self.writer)
 
     def to_the_end(self) -> dict[str, Any]:
         # Only now, with every input read and found good, is anything written.
@@ -180,17 +183,20 @@ class _Run:
             for stage in list(self.stream.stages())[len(self.stages) :]:
                 self._learn(stage, progress)
                 progress = None
-            self.checkpoint.wait()
+            self.writer.wait()
         except KeyboardInterrupt:
+            self.writer.settle()
             self._write("interrupted", "stopped by the user")
             raise
         except Exception as error:
+            self.writer.settle()
             self._write("failed", f"{type(error).__name__}: {error}")
             raise
         finally:
-            self.checkpoint.settle()
+            self.writer.settle()
         self.learner.save(self.folder / "model")
         record = self._write("finished")
+        self.writer.wait()
         self.checkpoint.drop()
         return record
 
@@ -305,14 +311,14 @@ class _Run:
     ) -> dict[str, Any]:
         """The record and the log as of now; of the stage under way, every step as well."""
         rows = [row for stage in self.stages for row in stage["history"]]
+        steps = None
         if progress is not None:
             self.under_way = progress
-            keep_steps(self.folder, progress)
+            steps = copy.copy(progress)  # which goes on to the next epoch before this is written
         begun = {}
         if self.under_way is not None and self.under_way.stage > len(self.stages):
             rows += self.under_way.history
             begun = {"under_way": {"stage": self.under_way.stage, "begun": self.under_way.begun}}
-        write_bytes(self.folder / "log.jsonl", "".join(json.dumps(r) + "\n" for r in rows).encode())
         record = {
             **self.header,
             "status": status,
@@ -324,13 +330,21 @@ class _Run:
                 for name, measure in MEASURES.items()
             },
             "throughput": _throughput(self.stages),
-            "confusions": self.confusions,
+            "confusions": list(self.confusions),
             "stages": [
                 {key: value for key, value in stage.items() if key != "history"}
                 for stage in self.stages
             ],
         }
-        write_json(self.folder / "record.json", record)
+
+        def put() -> None:
+            if steps is not None:
+                keep_steps(self.folder, steps)
+            log = "".join(json.dumps(row) + "\n" for row in rows)
+            write_bytes(self.folder / "log.jsonl", log.encode())
+            write_json(self.folder / "record.json", record)
+
+        self.writer.write(put)
         self.observer.recorded(record)
         return record
 

@@ -11,7 +11,7 @@ from torch import Tensor
 from sodap.learning.fusing import fused
 from sodap.learning.precision import tensor_cores
 from sodap.methods import Method
-from sodap.recording import Recorded
+from sodap.recording import Recorded, filled
 from sodap.streams import Batches, Split
 
 EVALUATION_BATCH = 256
@@ -85,10 +85,7 @@ class Forward:
         if not self.records or count > self.size or self._is_heard():
             with fused(count == self.size):
                 return self.plain(images)
-        if count < self.size:
-            # A row depends on its own image alone: one recording serves the last batch as well.
-            images = torch.cat([images, images.new_zeros(self.size - count, *images.shape[1:])])
-        return self.recorded(images)[:count]
+        return self.recorded(filled(images, self.size))[:count]
 
     def _is_heard(self) -> bool:
         """A replay calls no module, so whoever listens to one would hear nothing."""

@@ -41,7 +41,7 @@ from sodap.methods.residual_sodap_config import ResidualSodapConfig
 from sodap.preserving import ClassStatistics, FeatureMemory, distillation_loss
 from sodap.prompting import Prompter, PromptPass, Routing
 from sodap.randomness import Randomness
-from sodap.recording import Recorded
+from sodap.recording import Recorded, filled
 
 
 @register_method
@@ -245,14 +245,14 @@ class ResidualSodap(Method):
         least = self._usage_threshold()[:in_use]
         groups: list[Tensor] = []  # [2, L, N] each: joined weights, and weights in the own set
         rest = least.new_empty(0, 2, len(layers), in_use)  # images that do not fill a group yet
-        look = Recorded(
-            lambda images, labels: self._look(images, labels, statistics),
-            least.device,
-            wanted=self.records and self.steps_alike,
-        )
+        look = Recorded(self._look, least.device, wanted=self.records and self.steps_alike)
+        full = 0  # images of a full batch
         for images, labels in batches:
-            usage = look(images, labels)
-            weights = torch.cat([rest, usage[..., :in_use]])  # [B, 2, L, N]
+            full = max(full, len(images)) if look.records else 0
+            features, usage = look(filled(images, full))
+            if statistics is not None:
+                statistics.update(features[: len(labels)], labels)
+            weights = torch.cat([rest, usage[: len(labels), ..., :in_use]])  # [B, 2, L, N]
             size = self.config.drift_batch or len(weights)
             whole = len(weights) // size * size
             groups += [weights[at : at + size].mean(0) for at in range(0, whole, size)]
@@ -263,14 +263,15 @@ class ResidualSodap(Method):
         detector = DriftDetector(len(layers), in_use, self.config.drift, window)
         return detector.scan(usage.double().cpu().numpy(), (within > least).cpu().numpy())
 
-    def _look(self, images: Tensor, labels: Tensor, statistics: ClassStatistics | None) -> Tensor:
-        """The weights of all prompts, joined and in the own set: `[B, 2, L, N]`."""
+    def _look(self, images: Tensor) -> tuple[Tensor, Tensor]:
+        """Features `[B, D]`, and the weights of all prompts, joined and in the own set.
+
+        These are `[B, 2, L, N]`.
+        """
         features, prompts = self.features(images)
-        if statistics is not None:
-            statistics.update(features, labels)
         chosen = [prompts.routings[layer] for layer in self._layers()]
         joined, own = ([r.joined for r in chosen], [r.weights for r in chosen])
-        return torch.stack([torch.stack(joined, 1), torch.stack(own, 1)], 1)
+        return features, torch.stack([torch.stack(joined, 1), torch.stack(own, 1)], 1)
 
     def _usage_threshold(self) -> Tensor:
         """From which mean weight on a prompt counts as used, `[capacity]`.
