@@ -73,7 +73,8 @@ class _TransparentEntmax(torch.autograd.Function):
 
     @staticmethod
     def forward(scores: Tensor, alpha: float, temperature: float) -> Tensor:
-        return solve(scores, alpha, temperature)
+        # A copy: compiled by torch 2.11, a result made in place is saved as it was before.
+        return solve(scores, alpha, temperature).clone()
 
     @staticmethod
     def setup_context(ctx: Any, inputs: tuple[Tensor, float, float], output: Tensor) -> None:

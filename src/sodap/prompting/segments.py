@@ -126,7 +126,7 @@ class _SegmentedEntmax(torch.autograd.Function):
                 weights = (z - _thresholds_by_bisection(z, segments, alpha)).relu_()
                 weights = weights.pow_(1 / (alpha - 1))
                 weights = weights / segments.sums(weights)
-        return torch.where(segments.members, weights, 0.0).to(scores.dtype)
+        return torch.where(segments.members, weights.to(scores.dtype), 0.0)
 
     @staticmethod
     def setup_context(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
