@@ -34,9 +34,9 @@ the ratio to the sharp one says what the prompts themselves cost.
 
 - **Recorded work.** Views, losses, gradients and the optimiser's move are recorded as one CUDA
   graph and replayed (`sodap.recording.Recorded`), once for full batches and once for the last one
-  of an epoch. So are predictions, whose last batch is filled up
-  (`sodap.learning.forward.Forward`), and the looks at a domain before and after a stage. Tests on a
-  GPU hold that all methods learn the same with and without (`record_steps=false`).
+  of an epoch. So are predictions (`sodap.learning.forward.Forward`) and the looks at a domain
+  before and after a stage, whose last batches are filled up. Tests on a GPU hold that all methods
+  learn the same with and without (`record_steps=false`).
 - **No wait.** Losses, loss weights, drift and metrics stay on the device until an epoch ends. A
   domain that takes less than a quarter of the GPU's free memory is copied there once
   (`sodap.streams.batches.at_hand`).
@@ -61,12 +61,15 @@ the ratio to the sharp one says what the prompts themselves cost.
 - **Frozen weights in bf16**, once, instead of a cast at every step; bit for bit what autocast
   computes.
 - **1.5-entmax as one kernel** a direction on a GPU, by Newton steps elsewhere. Recorded, it is an
-  order of magnitude faster than the public package. Launched one by one it is not: there, Python
-  takes longer to call it and to come back through autograd than the GPU takes to compute it.
+  order of magnitude faster than the public package. Launched one by one it is three times as fast:
+  there, Python takes longer to call it and to come back through autograd than the GPU takes to
+  compute it.
 - `compile=true` fuses each whole block and each visit with torch.compile; the blocks share one
   program. It takes half a minute to start. Only full batches are compiled
-  (`sodap.learning.fusing`): every other shape would take longer to compile than to compute.
-- **Checkpoints are written while the run goes on** (`sodap.experiments.checkpoint.Checkpoint`).
+  (`sodap.learning.fusing`): every other shape would take longer to compile than to compute. Nor
+  does cuDNN plan its attention for them, as it does for every new size of a batch.
+- **Files are written while the run goes on** (`sodap.experiments.writer.Writer`): checkpoints, the
+  log, the record.
 - **Freed memory stays with the process** on a processor (`sodap.memory.keep_freed_memory`).
 - `backprop=cls_row`, an option of `residual-sodap`, goes back along the CLS row only
   (`sodap.backbones.PortedViT.along_cls`). Losses are the same (with timm's fused attention, to the

@@ -1,7 +1,9 @@
 from __future__ import annotations
 
+import copy
 import gc
 import weakref
+from typing import Any
 
 import pytest
 import torch
@@ -53,3 +55,24 @@ def test_answers_are_those_of_predict(stripes: Stream) -> None:
     torch.testing.assert_close(scores.answers.confidence, said.probabilities.amax(-1))
     matrix = confusion_matrix(split.labels, scores.answers.classes, len(stripes.classes))
     assert (matrix == scores.confusion).all()
+
+
+class Uncopyable:
+    """As a CUDA graph is."""
+
+    def __deepcopy__(self, memo: Any) -> None:
+        raise TypeError("cannot be copied")
+
+
+def test_a_learner_that_has_predicted_can_be_copied(stripes: Stream) -> None:
+    learner = Learner(stripes.classes, method="ncm", device="cpu")
+    learner.learn(stripes.domains[0])
+    before = learner.evaluate(stripes.domains[0]).answers
+    forward = learner._forward
+    assert forward is not None
+    forward.recorded.recordings[()] = Uncopyable()  # type: ignore[assignment]
+    twin = copy.deepcopy(learner)
+    assert twin._forward is not None
+    assert twin._forward.method is twin.method is not learner.method
+    after = twin.evaluate(stripes.domains[0]).answers
+    assert torch.equal(before.confidence, after.confidence)

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import copy
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 from lightning.fabric import Fabric
@@ -86,6 +88,11 @@ class Forward:
             with fused(count == self.size):
                 return self.plain(images)
         return self.recorded(filled(images, self.size))[:count]
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> Forward:
+        """A recording cannot be copied, so the copy of a learner makes its own."""
+        method, fabric = copy.deepcopy(self.method, memo), copy.deepcopy(self.fabric, memo)
+        return Forward(method, fabric, self.size, record=self.records)
 
     def _is_heard(self) -> bool:
         """A replay calls no module, so whoever listens to one would hear nothing."""

@@ -9,8 +9,8 @@ import torch
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
 UNPREPARED = [SDPBackend.FLASH_ATTENTION, SDPBackend.EFFICIENT_ATTENTION, SDPBackend.MATH]
-"""Ways to attend that are ready for any size. On an H200 cuDNN's takes two thirds of their time,
-but plans for every size anew, which takes as long as a hundred passes through a ViT-B."""
+"""Ways to attend that are ready for any size. cuDNN's is faster, but plans for every size anew, and
+that takes many times as long as a whole pass."""
 
 
 @contextmanager
