@@ -173,6 +173,8 @@ class Rules(NamedTuple):
 class Visits:
     """The visits of one pass, layer by layer, through maps that they share."""
 
+    # A compiler goes step by step, but torch 2.11 would still look in here.
+    @torch.compiler.disable  # type: ignore[untyped-decorator]
     def __init__(self, maps: Maps, rules: Rules) -> None:
         self.rules = rules
         self.learns = torch.is_grad_enabled()
