@@ -146,7 +146,7 @@ def test_one_recording_serves_all_stages() -> None:
         seen = prompts(1, prompts(0, tokens).tanh())
         keys = prompter.pool.trained_keys
         (grad,) = torch.autograd.grad(seen[:, 0].square().sum(), keys)
-        return seen, grad
+        return seen.detach(), grad  # the way back is of one stream, and ends with the step
 
     side = torch.cuda.Stream()  # type: ignore[no-untyped-call]
     side.wait_stream(torch.cuda.current_stream())
