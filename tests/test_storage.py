@@ -11,7 +11,15 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from sodap.errors import SodapError
-from sodap.storage import has_state, load_state, read_json, save_state, write_bytes, write_json
+from sodap.storage import (
+    has_state,
+    load_state,
+    read_json,
+    save_state,
+    sweep,
+    write_bytes,
+    write_json,
+)
 
 TENSORS = {"a": torch.arange(6.0).view(2, 3), "b.c": torch.tensor([True, False])}
 FACTS = {"stage": 2, "names": ["x", "ü"], "nested": {"none": None}}
@@ -94,3 +102,16 @@ def test_not_a_number_is_no_json(tmp_path: Path) -> None:
         write_json(tmp_path / "x.json", content)
     write_json(tmp_path / "x.json", {"x": 1.5})
     assert read_json(tmp_path / "x.json") == {"x": 1.5}
+
+
+def test_what_a_killed_writer_left_is_swept_away(tmp_path: Path) -> None:
+    left = [tmp_path / ".record.json.x1.tmp", tmp_path / "deep" / ".state.json.y2.tmp"]
+    kept = [tmp_path / "record.json", tmp_path / "notes.tmp", tmp_path / ".hidden"]
+    (tmp_path / "deep").mkdir()
+    for path in left + kept:
+        path.touch()
+    (tmp_path / ".folder.tmp").mkdir()
+    sweep(tmp_path)
+    assert not any(path.exists() for path in left)
+    assert all(path.exists() for path in [*kept, tmp_path / ".folder.tmp"])
+    sweep(tmp_path / "nowhere")

@@ -22,13 +22,14 @@ from torch import Tensor
 from sodap.errors import SodapError
 
 FORMAT = 1
+TEMPORARY = ".tmp"
 
 
 def write_bytes(path: Path, content: bytes) -> None:
     """Replace `path` by `content` in one step that survives a crash or a full disk."""
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
-        handle, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.", suffix=".tmp")
+        handle, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.", suffix=TEMPORARY)
         temporary = Path(name)
         try:
             with os.fdopen(handle, "wb") as file:
@@ -45,8 +46,23 @@ def write_bytes(path: Path, content: bytes) -> None:
         raise SodapError(f"cannot write {path}: {error.strerror or error}") from error
 
 
+def as_json(content: Mapping[str, Any]) -> bytes:
+    return (json.dumps(content, indent=1, allow_nan=False) + "\n").encode()
+
+
 def write_json(path: Path, content: Mapping[str, Any]) -> None:
-    write_bytes(path, (json.dumps(content, indent=1, allow_nan=False) + "\n").encode())
+    write_bytes(path, as_json(content))
+
+
+def is_left_over(path: Path) -> bool:
+    """Whether it is what `write_bytes` leaves if it is killed before the last step."""
+    return path.name.startswith(".") and path.suffix == TEMPORARY and path.is_file()
+
+
+def sweep(folder: Path) -> None:
+    """Delete what was left over in a folder that nobody else writes to."""
+    for path in filter(is_left_over, folder.rglob(f".*{TEMPORARY}")):
+        path.unlink(missing_ok=True)
 
 
 def read_json(path: Path) -> dict[str, Any]:

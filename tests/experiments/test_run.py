@@ -2,7 +2,9 @@ from __future__ import annotations
 
 import json
 import sys
+import threading
 import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +17,7 @@ from sodap.errors import SodapError
 from sodap.evaluation import accuracy, summary
 from sodap.experiments import Observer, RunConfig, checkpoint, load_config, run
 from sodap.experiments.evidence import read_steps
+from sodap.experiments.writer import Writer
 from sodap.storage import save_state
 from sodap.streams import Stage, Stream
 
@@ -238,6 +241,131 @@ def test_a_checkpoint_that_fails_hides_no_interruption(
     with pytest.raises(KeyboardInterrupt):
         run(quick(), folder, stream=make_stream(), observer=Stopper(1, KeyboardInterrupt))
     assert json.loads((folder / "record.json").read_text())["status"] == "interrupted"
+
+
+def test_files_tell_of_the_moment_that_they_were_handed_over_at(
+    finished: tuple[Path, dict[str, Any]], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """However late they are written."""
+    let_go, logs, records, epochs = threading.Event(), [], [], []
+    write, keep = running.write_bytes, running.keep_steps
+
+    def late(path: Path, content: bytes) -> None:
+        assert let_go.wait(60)
+        if path.name == "log.jsonl":
+            logs.append(len(content.splitlines()))
+        else:
+            records.append(json.loads(content))
+        write(path, content)
+
+    def seen(folder: Path, progress: Any) -> None:
+        epochs.append((progress.stage, progress.epoch, len(progress.trace)))
+        assert not progress.best, "a copy of the model would wait for the disk as well"
+        keep(folder, progress)
+
+    class Late(Observer):
+        def epoch_done(self, stage: Stage, row: Any) -> None:
+            if row["epoch"] == 2:
+                let_go.set()
+
+    monkeypatch.setattr(running, "write_bytes", late)
+    monkeypatch.setattr(running, "keep_steps", seen)
+    run(quick(), tmp_path / "run", stream=make_stream(), observer=Late())
+    assert logs == [0, 1, 2, 2, 3, 4, 4, 4]
+    assert [len(record["stages"]) for record in records] == [0, 0, 0, 1, 1, 1, 2, 2]
+    assert [len(record["confusions"]) for record in records] == [0, 0, 0, 1, 1, 1, 2, 2]
+    assert epochs == [(1, 1, 2), (1, 2, 4), (2, 1, 2), (2, 2, 4)]
+    assert files(tmp_path / "run" / "steps") == files(finished[0] / "steps")
+
+
+class Listener(Observer):
+    """Writes down what it was told."""
+
+    def __init__(self) -> None:
+        self.told: list[str] = []
+        self.batches = 0
+
+    def batch_done(self, *_: Any) -> None:
+        self.batches += 1
+        time.sleep(0.1)  # for what is written meanwhile
+
+    def recorded(self, record: Any) -> None:
+        self.told.append(record["status"])
+
+
+def failing(monkeypatch: pytest.MonkeyPatch, when: Callable[[Path, bytes], bool]) -> None:
+    write = running.write_bytes
+
+    def maybe(path: Path, content: bytes) -> None:
+        if when(path, content):
+            raise SodapError("the disk is full")
+        write(path, content)
+
+    monkeypatch.setattr(running, "write_bytes", maybe)
+
+
+def test_a_full_disk_is_noticed_within_the_epoch(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder, listener = tmp_path / "run", Listener()
+    failing(monkeypatch, lambda path, content: path.name == "log.jsonl" and b"epoch" in content)
+    with pytest.raises(SodapError, match="the disk is full"):
+        run(quick(), folder, stream=make_stream(), observer=listener)
+    assert listener.batches < 4, "of two epochs, two batches each"
+    assert listener.told[-1] == "failed"
+
+
+def test_nobody_hears_of_an_end_that_is_not_on_disk(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    listener = Listener()
+    failing(monkeypatch, lambda _, content: b'"status": "finished"' in content)
+    with pytest.raises(SodapError, match="the disk is full"):
+        run(quick("sequential"), tmp_path / "run", stream=make_stream(), observer=listener)
+    assert set(listener.told) == {"running"}
+    monkeypatch.undo()
+    record = run(quick("sequential"), tmp_path / "run", stream=make_stream(), resume=True)
+    assert record["status"] == "finished"
+
+
+def test_a_second_interruption_changes_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Whoever is impatient still finds how the run ended: that was handed over first."""
+    folder, write = tmp_path / "run", running.write_bytes
+
+    def slowly(path: Path, content: bytes) -> None:
+        time.sleep(0.1)
+        write(path, content)
+
+    def again(_: Any) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(running, "write_bytes", slowly)
+    monkeypatch.setattr(Writer, "settle", again)
+    with pytest.raises(KeyboardInterrupt):
+        run(quick(), folder, stream=make_stream(), observer=Stopper(1, KeyboardInterrupt))
+    record, deadline = folder / "record.json", time.monotonic() + 30
+    while not record.exists() or b'"status": "interrupted"' not in record.read_bytes():
+        assert time.monotonic() < deadline
+        time.sleep(0.02)
+
+
+def test_what_a_killed_run_left_is_cleared_away(
+    finished: tuple[Path, dict[str, Any]], tmp_path: Path
+) -> None:
+    folder = tmp_path / "run"
+    folder.mkdir()
+    (folder / ".config.json.abc.tmp").write_text("{")  # killed before it had begun
+    with pytest.raises(PluggedOutError):
+        run(quick(), folder, stream=make_stream(), observer=Stopper(2))
+    (folder / "checkpoint" / ".state.json.def.tmp").touch()
+    (folder / ".record.json.ghi.tmp").touch()
+    assert run(quick(), folder, stream=make_stream(), resume=True)["R"] == finished[1]["R"]
+    assert not list(folder.rglob("*.tmp"))
+    (folder / "checkpoint").mkdir()  # interrupted between the last record and the end
+    run(quick(), folder, stream=make_stream(), resume=True)
+    assert not (folder / "checkpoint").exists()
 
 
 def test_a_damaged_checkpoint_is_refused(tmp_path: Path) -> None:

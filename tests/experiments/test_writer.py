@@ -1,7 +1,6 @@
 from __future__ import annotations
 
 import threading
-from concurrent.futures import Future
 from typing import Any
 
 import pytest
@@ -53,24 +52,26 @@ def test_what_goes_wrong_is_said_once() -> None:
     let_go, files, seen = threading.Event(), Writer(), []
     files.write(lambda: waited(let_go))
     files.write(fail)
-    files.write(lambda: seen.append("later"))
+    files.check()  # nothing has gone wrong yet
     let_go.set()
     with pytest.raises(SodapError, match="disk is full"):
         files.wait()
+    files.write(lambda: seen.append("later"))
     files.wait()
     assert seen == ["later"]
-    first = files.write(fail)
-    assert first.exception(30)
+    assert files.write(fail).exception(30)
+    files.write(lambda: seen.append("and the last word"))
     with pytest.raises(SodapError, match="disk is full"):
-        files.write(lambda: None)
+        files.check()
     files.wait()
+    assert seen == ["later", "and the last word"]
 
 
 def test_an_interrupted_wait_can_be_taken_up_again(monkeypatch: pytest.MonkeyPatch) -> None:
     let_go, files = threading.Event(), Writer()
     written = files.write(lambda: waited(let_go))
     with monkeypatch.context() as for_now:
-        for_now.setattr(Future, "result", interrupted)
+        for_now.setattr(writer, "wait_for", interrupted)
         with pytest.raises(KeyboardInterrupt):
             files.wait()
     assert not written.done()

@@ -12,6 +12,7 @@ from torch import Tensor
 
 from sodap.learning import Learner, Training
 from sodap.methods import ResidualSodap
+from sodap.recording import Recorded
 
 TRAINING = Training(epochs=2, patience=2, batch_size=16, lr=0.01, weight_decay=0.5)
 THREE = make_stream(domains=3)
@@ -353,15 +354,19 @@ def test_along_the_cls_row_it_learns() -> None:
 
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="no GPU here")
 @pytest.mark.filterwarnings("ignore:The .grad attribute")  # torch looks at its own tensors
-def test_along_the_cls_row_a_recorded_step_is_the_plain_one() -> None:
-    """As a CUDA graph and compiled: the same learner in the end, up to rounding."""
+@pytest.mark.parametrize("backprop", ["full", "cls_row"])
+def test_a_recorded_step_is_the_plain_one(backprop: str) -> None:
+    """As a CUDA graph and compiled, last batches, too: the same learner in the end, but rounding.
+
+    What it kept of the domains is the same as well, although looks are filled up to full batches.
+    """
     stream = make_stream(domains=2, count=100)  # six full batches and a rest
     found = []
     for changes in ({"record_steps": False}, {"record_steps": True}, {"compile": True}):
         learner = Learner(
             stream.classes,
             training=TRAINING.model_copy(update={"lr": 3e-3, **changes}),
-            options={"bottleneck": 32, "pool_size": 12, "capacity": 64, "backprop": "cls_row"},
+            options={"bottleneck": 32, "pool_size": 12, "capacity": 64, "backprop": backprop},
             device="cuda",
             precision="fp32",
         )
@@ -370,3 +375,20 @@ def test_along_the_cls_row_a_recorded_step_is_the_plain_one() -> None:
         found.append(learner.predict(stream.domains[0].test.images).probabilities)
     torch.testing.assert_close(found[1], found[0], rtol=0, atol=2e-3)
     torch.testing.assert_close(found[2], found[0], rtol=0, atol=2e-2)
+
+
+def test_looks_may_be_filled_up(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As they are for a recording, whose batches are all of one size: the same is seen and kept."""
+    plain, stages = taught(3)
+    monkeypatch.setattr(Recorded, "records", property(lambda _: True))
+    full, said = taught(3)
+    for one, other in zip(stages, said, strict=True):
+        assert other.ended["pool"] == one.ended["pool"]
+        entropy = one.ended["entropy_per_layer"]
+        assert other.ended["entropy_per_layer"] == pytest.approx(entropy, rel=1e-6)
+    for one, other in zip(stages[1:], said[1:], strict=True):
+        drift = one.begun["drift"]
+        assert other.begun["drift"]["added"] == drift["added"]
+        assert other.begun["drift"]["score"] == pytest.approx(drift["score"], rel=1e-3)
+    for name, value in plain.method.state().items():
+        torch.testing.assert_close(full.method.state()[name], value, atol=1e-5, rtol=1e-4)

@@ -239,13 +239,17 @@ def test_function_transforms(alpha: float) -> None:
     torch.testing.assert_close(each, together)
 
 
-@pytest.mark.parametrize(("alpha", "backend"), [(1.5, "inductor"), (2.0, "aot_eager")])
-def test_compiles_to_one_graph(alpha: float, backend: str) -> None:
+@pytest.mark.parametrize(
+    ("alpha", "backend", "dim"),
+    [(1.5, "inductor", -1), (1.5, "aot_eager", 0), (2.0, "aot_eager", -1)],
+)
+def test_compiles_to_one_graph(alpha: float, backend: str, dim: int) -> None:
     logits = torch.randn(8, 12, requires_grad=True)
     mask = torch.arange(12) % 4 > 0
 
     def loss(x: Tensor) -> Tensor:
-        return (entmax(x, alpha, temperature=1.5, mask=mask) * torch.arange(12.0)).sum()
+        weights = entmax(x, alpha, temperature=1.5, mask=mask, dim=dim)
+        return (weights * torch.arange(12.0)).sum()
 
     compiled = torch.compile(loss, fullgraph=True, backend=backend)(logits)
     (grad,) = torch.autograd.grad(compiled, logits)

@@ -4,6 +4,7 @@ import os
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -78,6 +79,33 @@ def test_a_kernel_is_found_by_all_that_it_was_compiled_for() -> None:
     assert [triton._block(size) for size in (1, 2, 3, 60, 64, 65, 1024)] == [
         *(1, 2, 4, 64, 64, 128, 1024)
     ]
+
+
+def test_a_kernel_is_compiled_once_for_the_same() -> None:
+    triton = pytest.importorskip("sodap.prompting.entmax_triton")
+
+    class Function:
+        """Stands in for a Triton kernel, compiled or not: `it[grid](*arguments)`."""
+
+        compiled = launched = 0
+
+        def __getitem__(self, grid: tuple[int, int, int]) -> Any:
+            def launch(*_: Any, **compiling: Any) -> "Function":
+                self.launched += 1
+                self.compiled += bool(compiling)
+                return self
+
+            return launch
+
+    function, rows = Function(), torch.zeros(2, 8)
+    kernel = triton._Kernel(function)
+    for numbers in ((8, 8, 64), (8, 8, 64), (7, 8, 64), (8, 9, 64), (8, 8, 128), (8, 8, 64)):
+        kernel(2, 1, (rows, rows), 0.5, *numbers)
+    kernel(5, 1, (rows, rows), 0.7, 8, 8, 64)  # no code depends on these
+    assert function.launched == 7
+    assert function.compiled == 4
+    kernel(2, 1, (rows.double(), rows), 0.5, 8, 8, 64)
+    assert function.compiled == 5
 
 
 def test_a_cpu_gets_no_kernels() -> None:

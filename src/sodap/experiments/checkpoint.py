@@ -7,6 +7,7 @@ import shutil
 import time
 from collections.abc import Mapping
 from concurrent.futures import Future
+from concurrent.futures import wait as wait_for
 from pathlib import Path
 from typing import Any
 
@@ -36,15 +37,21 @@ class Checkpoint:
 
     def write(self, tensors: Mapping[str, Tensor], facts: Mapping[str, Any]) -> None:
         """Begin to write, from copies: training goes on and changes the originals."""
+        if self._written is not None:
+            wait_for([self._written])  # one copy of a model is enough
         began = time.perf_counter()
         copies = {name: tensor.detach().to("cpu", copy=True) for name, tensor in tensors.items()}
         said = copy.deepcopy(facts)
-        self._written = self.writer.write(lambda: self._write(copies, said, began))
+        copied = time.perf_counter() - began
+        self._written = self.writer.write(lambda: self._write(copies, said, copied))
 
-    def _write(self, tensors: Mapping[str, Tensor], facts: Mapping[str, Any], began: float) -> None:
+    def _write(
+        self, tensors: Mapping[str, Tensor], facts: Mapping[str, Any], copied: float
+    ) -> None:
+        began = time.perf_counter()
         save_state(self.folder, "state", tensors, facts)
         now = time.perf_counter()
-        self.due = now + SHARE * (now - began)
+        self.due = now + SHARE * (now - began + copied)
 
     def read(self) -> tuple[dict[str, Tensor], dict[str, Any]] | None:
         """The last one, if there is one."""

@@ -4,6 +4,7 @@ FOLDER/config.json    every setting, defaults written out
 FOLDER/splits.csv     which file trains, validates and tests; to be used again with splits=
 FOLDER/record.json    the command, environment, R, metrics, pool, drift, status
 FOLDER/log.jsonl      one line an epoch
+FOLDER/steps/         losses and learned weights of every step
 FOLDER/evidence/      what a report shows besides (see `sodap.experiments.evidence`)
 FOLDER/stages/        the model after each stage but the last, where it is small
 FOLDER/checkpoint/    where to go on after an interruption; gone when the run is finished
@@ -12,7 +13,6 @@ FOLDER/model/         what was learned
 
 from __future__ import annotations
 
-import copy
 import json
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -33,7 +33,7 @@ from sodap.experiments.evidence import keep_stage, keep_steps, leave_evidence
 from sodap.experiments.writer import Writer
 from sodap.learning import Learner, StageProgress, Training
 from sodap.learning.trace import Trace
-from sodap.storage import read_json, write_bytes, write_json
+from sodap.storage import as_json, is_left_over, read_json, sweep, write_bytes, write_json
 from sodap.streams import Stage, Stream, load_stream, union
 from sodap.streams.splits import write_splits
 
@@ -47,7 +47,10 @@ MEASURES: Mapping[str, Callable[[NDArray[np.int64]], float]] = {
 
 
 class Observer:
-    """What can be watched of a run while it goes on; this one looks away."""
+    """What can be watched of a run while it goes on; this one looks away.
+
+    It is told before the files of the run say so: these are written in the meantime.
+    """
 
     def images_decoded(self, done: int, total: int) -> None: ...
 
@@ -63,7 +66,7 @@ class Observer:
     def stage_done(self, stage: Stage, record: Mapping[str, Any]) -> None: ...
 
     def recorded(self, record: Mapping[str, Any]) -> None:
-        """The whole record, whenever it is written: first of all, and last with how it ended."""
+        """The whole record: first of all, after every epoch, and last, on disk, how it ended."""
 
 
 def run(
@@ -84,6 +87,7 @@ def run(
     """
     finished = look(config, folder, resume=resume)
     if finished is not None:
+        Checkpoint(folder, Writer()).drop()  # left by an interruption in the last moment
         return finished
     check_weights(config)
     if stream is None:
@@ -121,7 +125,7 @@ def look(config: RunConfig, folder: Path, *, resume: bool) -> dict[str, Any] | N
             raise SodapError(f"{folder} holds this run already; go on with --resume")
         if finished:
             return read_json(folder / "record.json")
-    elif folder.exists() and any(folder.iterdir()):
+    elif folder.exists() and not all(map(is_left_over, folder.iterdir())):
         raise SodapError(f"{folder} is not empty and holds no run; choose another --out")
     return None
 
@@ -173,6 +177,7 @@ class _Run:
 
     def to_the_end(self) -> dict[str, Any]:
         # Only now, with every input read and found good, is anything written.
+        sweep(self.folder)
         write_json(self.folder / "config.json", self.header["config"])
         if self.stream.rows:
             write_splits(self.folder / SPLITS, self.stream.rows)
@@ -185,18 +190,13 @@ class _Run:
                 progress = None
             self.writer.wait()
         except KeyboardInterrupt:
-            self.writer.settle()
             self._write("interrupted", "stopped by the user")
             raise
         except Exception as error:
-            self.writer.settle()
             self._write("failed", f"{type(error).__name__}: {error}")
             raise
-        finally:
-            self.writer.settle()
         self.learner.save(self.folder / "model")
         record = self._write("finished")
-        self.writer.wait()
         self.checkpoint.drop()
         return record
 
@@ -205,6 +205,10 @@ class _Run:
         device = self.learner.fabric.device
         if device.type == "cuda":
             torch.cuda.reset_peak_memory_stats(device)
+
+        def batch_done(epoch: int, step: int, steps: int) -> None:
+            self.writer.check()  # an epoch may be long
+            self.observer.batch_done(stage, epoch, step, steps)
 
         def epoch_done(progress: StageProgress) -> None:
             if self.checkpoint.is_due():
@@ -218,8 +222,9 @@ class _Run:
             union(so_far) if self.learner.method.learns_all_domains else stage.domain,
             resumed=resumed,
             on_epoch=epoch_done,
-            on_batch=lambda *where: self.observer.batch_done(stage, *where),
+            on_batch=batch_done,
         )
+        self.writer.wait()  # a stage is done when its files are there
         looked = time.perf_counter()
         seen = [self.learner.evaluate(domain) for domain in self.stream.tested]
         evaluation = {
@@ -309,12 +314,15 @@ class _Run:
     def _write(
         self, status: str, note: str | None = None, progress: StageProgress | None = None
     ) -> dict[str, Any]:
-        """The record and the log as of now; of the stage under way, every step as well."""
+        """The record and the log as of now; of the stage under way, every step as well.
+
+        Only the end of a run waits until they are written.
+        """
         rows = [row for stage in self.stages for row in stage["history"]]
         steps = None
         if progress is not None:
             self.under_way = progress
-            steps = copy.copy(progress)  # which goes on to the next epoch before this is written
+            steps = StageProgress(progress.stage, progress.epoch, trace=progress.trace)
         begun = {}
         if self.under_way is not None and self.under_way.stage > len(self.stages):
             rows += self.under_way.history
@@ -330,21 +338,27 @@ class _Run:
                 for name, measure in MEASURES.items()
             },
             "throughput": _throughput(self.stages),
-            "confusions": list(self.confusions),
+            "confusions": self.confusions,
             "stages": [
                 {key: value for key, value in stage.items() if key != "history"}
                 for stage in self.stages
             ],
         }
+        # As bytes: what they are made from changes before they are written.
+        log = "".join(json.dumps(row) + "\n" for row in rows).encode()
+        whole = as_json(record)
 
         def put() -> None:
             if steps is not None:
                 keep_steps(self.folder, steps)
-            log = "".join(json.dumps(row) + "\n" for row in rows)
-            write_bytes(self.folder / "log.jsonl", log.encode())
-            write_json(self.folder / "record.json", record)
+            write_bytes(self.folder / "log.jsonl", log)
+            write_bytes(self.folder / "record.json", whole)
 
         self.writer.write(put)
+        if status == "finished":
+            self.writer.wait()
+        elif status != "running":
+            self.writer.settle()
         self.observer.recorded(record)
         return record
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
-from contextlib import suppress
+from concurrent.futures import wait as wait_for
 
 AT_ONCE = 32
 """So many may be waiting to be written; with more, the run waits for the disk after all."""
@@ -14,7 +14,7 @@ AT_ONCE = 32
 class Writer:
     """One file after the other, in the order in which they were handed over.
 
-    What goes wrong is raised once, as soon as the run comes by again.
+    What goes wrong is said by `check` or `wait`, and once.
     """
 
     def __init__(self) -> None:
@@ -22,28 +22,24 @@ class Writer:
         self._waiting: deque[Future[None]] = deque()
 
     def write(self, work: Callable[[], None]) -> Future[None]:
-        """Let `work` be done. It should refer to nothing that the run goes on to change."""
-        while self._waiting and (len(self._waiting) >= AT_ONCE or self._waiting[0].done()):
-            self._await_first()
+        """Let `work` be done. It should hold nothing that the run goes on to change."""
+        if len(self._waiting) >= AT_ONCE:
+            wait_for([self._waiting[-AT_ONCE]])
         written = self._thread.submit(work)
         self._waiting.append(written)
         return written
 
+    def check(self) -> None:
+        """Go on, unless something could not be written."""
+        while self._waiting and self._waiting[0].done():
+            self._waiting.popleft().result()
+
     def wait(self) -> None:
         """Until all is on disk."""
-        while self._waiting:
-            self._await_first()
+        wait_for(self._waiting)
+        self.check()
 
     def settle(self) -> None:
         """Until nobody writes any more, well or badly: what ended the run is said already."""
-        while self._waiting:
-            with suppress(Exception):
-                self._await_first()
-
-    def _await_first(self) -> None:
-        first = self._waiting[0]
-        try:
-            first.result()
-        finally:
-            if first.done():  # and not, if this very wait was interrupted
-                self._waiting.popleft()
+        wait_for(self._waiting)
+        self._waiting.clear()

@@ -172,7 +172,7 @@ def _threshold_of_squares(z: Tensor) -> Tensor:
     size = z.shape[-1]
     # Both bounds are left of the root: one score alone, and all scores as if they were equal.
     tau = z.mean(-1, keepdim=True).sub_(size**-0.5).clamp_(min=-1)
-    above = torch.empty_like(z)
+    above = torch.empty_like(z, memory_format=torch.contiguous_format)  # compilers want it so
     for remaining in reversed(range(newton_steps(size, z.dtype))):
         torch.sub(z, tau, out=above).relu_()
         total = above.sum(-1, keepdim=True)
