@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import errno
+import json
 import os
 from pathlib import Path
 from typing import Any
@@ -12,6 +13,7 @@ from hypothesis import strategies as st
 
 from sodap.errors import SodapError
 from sodap.storage import (
+    as_json,
     has_state,
     load_state,
     read_json,
@@ -115,3 +117,27 @@ def test_what_a_killed_writer_left_is_swept_away(tmp_path: Path) -> None:
     assert not any(path.exists() for path in left)
     assert all(path.exists() for path in [*kept, tmp_path / ".folder.tmp"])
     sweep(tmp_path / "nowhere")
+
+
+JSON = st.recursive(
+    st.none()
+    | st.booleans()
+    | st.integers()
+    | st.floats(allow_nan=False, allow_infinity=False)
+    | st.text(),
+    lambda inner: st.lists(inner, max_size=4) | st.dictionaries(st.text(), inner, max_size=4),
+    max_leaves=20,
+)
+
+
+@given(st.dictionaries(st.text(), JSON, max_size=4))
+def test_json_says_what_it_was_given(content: dict[str, Any]) -> None:
+    assert json.loads(as_json(content)) == content
+
+
+def test_json_can_be_read_by_people_and_has_a_line_a_matrix() -> None:
+    content = {"R": [[0.5, None], [0.25, 1.0]], "stages": [{"stage": 1}, {}], "none": {}, "n": []}
+    assert as_json(content).decode() == (
+        '{\n "R": [[0.5, null], [0.25, 1.0]],\n'
+        ' "stages": [\n  {\n   "stage": 1\n  },\n  {}\n ],\n "none": {},\n "n": []\n}\n'
+    )

@@ -170,6 +170,7 @@ class _Run:
             **context,
         }
         self.confusions: list[list[list[list[int]]]] = []
+        self.R: dict[str, list[list[float]]] = {name: [] for name in MEASURES}
         self.stages: list[dict[str, Any]] = []
         self.under_way: StageProgress | None = None
         self.writer = Writer()
@@ -332,13 +333,12 @@ class _Run:
             "status": status,
             "note": note,
             **begun,
-            "R": {name: self._matrix(measure) for name, measure in MEASURES.items()},
+            "R": {name: list(self._matrix(name)) for name in MEASURES},
             "metrics": {
-                name: summary(self._matrix(measure)) if self.confusions else None
-                for name, measure in MEASURES.items()
+                name: summary(self._matrix(name)) if self.confusions else None for name in MEASURES
             },
             "throughput": _throughput(self.stages),
-            "confusions": self.confusions,
+            "confusions": list(self.confusions),
             "stages": [
                 {key: value for key, value in stage.items() if key != "history"}
                 for stage in self.stages
@@ -362,8 +362,12 @@ class _Run:
         self.observer.recorded(record)
         return record
 
-    def _matrix(self, measure: Callable[[NDArray[np.int64]], float]) -> list[list[float]]:
-        return [[measure(np.array(matrix)) for matrix in row] for row in self.confusions]
+    def _matrix(self, name: str) -> list[list[float]]:
+        """R by one measure; rows of stages that are done do not change."""
+        rows = self.R[name]
+        for confusions in self.confusions[len(rows) :]:
+            rows.append([MEASURES[name](np.array(matrix)) for matrix in confusions])
+        return rows
 
 
 def _throughput(stages: Sequence[Mapping[str, Any]]) -> dict[str, float | None]:
