@@ -23,7 +23,8 @@ import torch
 from benchmarks.busy import BusyGpu
 from benchmarks.figures import show, write
 from sodap.experiments.config import RunConfig, load_config
-from sodap.experiments.run import Observer, run
+from sodap.experiments.observer import Observer
+from sodap.experiments.run import run
 from sodap.streams import Augmentation, Domain, Split, Stage, Stream
 from sodap.streams.protocols import Protocol, find_protocol
 

@@ -4,7 +4,8 @@ from sodap.experiments.ablation import Ablation
 from sodap.experiments.config import RunConfig, load_config, read_recipe, recipe_names
 from sodap.experiments.environment import environment
 from sodap.experiments.grid import Grid, GridObserver, Outcome, grid_names, read_grid
-from sodap.experiments.run import Observer, is_finished, run
+from sodap.experiments.observer import Observer
+from sodap.experiments.run import is_finished, run
 from sodap.experiments.task import Task
 
 __all__ = [

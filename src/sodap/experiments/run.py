@@ -30,9 +30,9 @@ from sodap.experiments.checkpoint import Checkpoint
 from sodap.experiments.config import RunConfig, difference
 from sodap.experiments.environment import environment
 from sodap.experiments.evidence import keep_stage, keep_steps, leave_evidence
+from sodap.experiments.observer import Observer
 from sodap.experiments.writer import Writer
 from sodap.learning import Learner, StageProgress, Training
-from sodap.learning.trace import Trace
 from sodap.storage import as_json, is_left_over, read_json, sweep, write_bytes, write_json
 from sodap.streams import Stage, Stream, load_stream, union
 from sodap.streams.splits import write_splits
@@ -44,29 +44,6 @@ MEASURES: Mapping[str, Callable[[NDArray[np.int64]], float]] = {
     "macro_f1": macro_f1,
     "kappa": quadratic_kappa,
 }
-
-
-class Observer:
-    """What can be watched of a run while it goes on; this one looks away.
-
-    It is told before the files of the run say so: these are written in the meantime.
-    """
-
-    def images_decoded(self, done: int, total: int) -> None: ...
-
-    def started(self, stream: Stream, stages_done: int) -> None: ...
-
-    def batch_done(self, stage: Stage, epoch: int, step: int, steps: int) -> None: ...
-
-    def steps_done(self, stage: Stage, trace: Trace) -> None:
-        """Every step of the stage so far, whenever an epoch of it is over."""
-
-    def epoch_done(self, stage: Stage, row: Mapping[str, Any]) -> None: ...
-
-    def stage_done(self, stage: Stage, record: Mapping[str, Any]) -> None: ...
-
-    def recorded(self, record: Mapping[str, Any]) -> None:
-        """The whole record: first of all, after every epoch, and last, on disk, how it ended."""
 
 
 def run(

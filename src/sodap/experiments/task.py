@@ -14,7 +14,8 @@ import torch
 
 from sodap.backbones import native_size
 from sodap.experiments.config import RunConfig
-from sodap.experiments.run import SPLITS, Observer, run
+from sodap.experiments.observer import Observer
+from sodap.experiments.run import SPLITS, run
 from sodap.experiments.search import Setting, as_changes, score_of, validation_twin
 from sodap.experiments.workers import stop_if_orphaned
 from sodap.streams import Stage, Stream, load_stream

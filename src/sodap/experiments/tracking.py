@@ -29,7 +29,7 @@ from typing import Any, Protocol
 
 from sodap.errors import SodapError
 from sodap.experiments.config import RunConfig
-from sodap.experiments.run import Observer
+from sodap.experiments.observer import Observer
 from sodap.learning.trace import Trace
 from sodap.streams import Stage, Stream
 
