@@ -27,7 +27,7 @@ from benchmarks.steps import CLASSES, make, seconds
 from sodap.backbones.vit import FrozenViT
 from sodap.experiments.environment import environment
 from sodap.storage import write_json
-from sodap.streams import Augmentation, Batches, Domain, Split, at_hand
+from sodap.streams import Augmentation, Batches, Split, at_hand
 from sodap.streams.augment import PAPER
 from sodap.streams.cache import cache_bytes, decoded
 from sodap.streams.images import SUFFIXES
@@ -174,9 +174,9 @@ def waiting(images: Tensor, device: torch.device) -> dict[str, float]:
     method, step = contender.learner.method, contender.step
     method.view = lambda batch, draws: PAPER(batch, draws, method.backbone.prepare)
     mapped = Split(images, torch.arange(len(images)) % len(CLASSES))
-    homes = {"mapped": Domain("mapped", mapped, mapped.take(1), mapped.take(1))}
+    homes = {"mapped": mapped}
     if device.type == "cuda":
-        homes["on the GPU"] = at_hand(homes["mapped"], device)
+        (homes["on the GPU"],) = at_hand([mapped], device)
     order = torch.Generator().manual_seed(0)
 
     def full_batches(split: Split) -> Iterator[tuple[Tensor, Tensor]]:
@@ -184,7 +184,7 @@ def waiting(images: Tensor, device: torch.device) -> dict[str, float]:
             batches = Batches(split, BATCH, device, order=order)
             yield from itertools.islice(batches, len(split) // BATCH)
 
-    sources = {name: full_batches(domain.train) for name, domain in homes.items()}
+    sources = {name: full_batches(split) for name, split in homes.items()}
     sources["ready"] = itertools.repeat((contender.images, contender.labels))
     times = 40 if device.type == "cuda" else 2
     for _ in range(6 if device.type == "cuda" else 1):

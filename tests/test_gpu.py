@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from pathlib import Path
 
 import pytest
@@ -12,6 +13,7 @@ import sodap
 from sodap.learning import Learner, Training
 from sodap.learning.forward import Forward
 from sodap.learning.step import Step, make_optimizer, set_learning_rates
+from sodap.learning.stopwatch import Stopwatch
 from sodap.learning.trace import TraceBuffer
 from sodap.methods import method_names
 from sodap.prompting import entmax
@@ -111,8 +113,8 @@ def test_work_is_recorded_for_every_shape_that_comes_again() -> None:
         return numbers * weight + (noise > 2)
 
     recorded = Recorded(work, weight.device, generators=[draws])
-    for time in range(WARM_UP + 3):
-        for rows in (5, 2, 7) if time == 0 else (5, 2):
+    for round in range(WARM_UP + 3):
+        for rows in (5, 2, 7) if round == 0 else (5, 2):
             numbers = torch.rand(rows, 3, device="cuda")
             torch.testing.assert_close(recorded(numbers), numbers * weight)
         weight += 1
@@ -172,3 +174,50 @@ def test_a_step_never_waits_for_the_host(method: str, record: bool, stripes: Str
 def test_entmax_on_a_gpu(alpha: float) -> None:
     logits = torch.randn(64, 90, generator=torch.Generator().manual_seed(0))
     torch.testing.assert_close(entmax(logits.cuda(), alpha).cpu(), entmax(logits, alpha))
+
+
+def fall_asleep() -> torch.cuda.Event:
+    """Keep the GPU busy for about a second; the event is when it wakes up."""
+    torch.cuda._sleep(2_000_000_000)  # type: ignore[no-untyped-call]
+    awake = torch.cuda.Event()  # type: ignore[no-untyped-call]
+    awake.record()
+    return awake
+
+
+def test_recording_does_not_wait_for_work_under_way() -> None:
+    weight = torch.ones(64, 64, device="cuda")
+    recorded = Recorded(lambda numbers: numbers @ weight, weight.device)
+    numbers = torch.rand(5, 64, device="cuda")
+    recorded(numbers)
+    torch.cuda.synchronize()
+    before = fall_asleep()
+    answer = recorded(numbers)
+    assert recorded.recordings
+    assert not before.query(), "the GPU should still be asleep"  # type: ignore[no-untyped-call]
+    torch.testing.assert_close(answer, numbers @ weight)
+
+
+@pytest.mark.parametrize(("free", "given_back"), [(0, 1), (1 << 50, 0)])
+def test_memory_in_reserve_is_given_back_where_a_recording_could_lack_it(
+    free: int, given_back: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    times = []
+    monkeypatch.setattr(torch.cuda, "mem_get_info", lambda device: (free, 1 << 50))
+    monkeypatch.setattr(torch.cuda, "empty_cache", lambda: times.append(1))
+    numbers = torch.rand(5, device="cuda")
+    recorded = Recorded(lambda numbers: numbers + 1, numbers.device)
+    for _ in range(WARM_UP + 2):
+        torch.testing.assert_close(recorded(numbers), numbers + 1)
+    assert len(times) == given_back
+
+
+def test_a_stopwatch_counts_what_the_gpu_does() -> None:
+    with Stopwatch(torch.device("cuda")) as nothing:
+        pass
+    with Stopwatch(torch.device("cuda")) as asleep:
+        fall_asleep()
+    began = time.perf_counter()
+    seconds = asleep.seconds()
+    assert time.perf_counter() - began > 0.5 * seconds, "it was launched, not waited for"
+    assert 0 <= nothing.seconds() < 0.1 * seconds
+    assert 0.2 < seconds < 10

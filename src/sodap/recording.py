@@ -10,7 +10,7 @@ import gc
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from typing import Generic, TypeVar
+from typing import Any, Generic, TypeVar
 
 import torch
 from torch import Tensor
@@ -26,6 +26,33 @@ kernels and memory in the meantime, and what is done only once is not worth more
 
 class CannotRecordError(RuntimeError):
     """The work asks the host what to do next, or does something else that no recording may."""
+
+
+@contextmanager
+def _capture(graph: torch.cuda.CUDAGraph, stream: torch.cuda.Stream, pool: Any) -> Iterator[None]:
+    """Collect in `graph` what is launched, as torch.cuda.graph does, but in the midst of work.
+
+    That one first waits until the GPU has nothing to do, and gives back all memory in reserve. The
+    second step of an epoch, or its last, is recorded while the GPU goes on with those before.
+    """
+    _make_room(stream.device)
+    with _no_garbage_collection(), torch.cuda.stream(stream):
+        # Other threads may go on: one of them collects the batches to come.
+        graph.capture_begin(pool=pool, capture_error_mode="thread_local")
+        try:
+            yield
+        finally:
+            graph.capture_end()
+
+
+def _make_room(device: torch.device) -> None:
+    """Memory in reserve is no use to a recording, so it is given back where memory is short.
+
+    The work has run before, in what the process has taken by now: as much again will do.
+    """
+    free, _ = torch.cuda.mem_get_info(device)
+    if free < torch.cuda.memory_reserved(device):
+        torch.cuda.empty_cache()
 
 
 @contextmanager
@@ -125,16 +152,7 @@ class _Recording(Generic[T]):
         # Replays come one by one, so those of all kinds may compute in the same memory.
         pools = [other.graph.pool() for other in recorded.recordings.values()]
         try:
-            # Other threads may go on: one of them collects the batches to come.
-            with (
-                _no_garbage_collection(),
-                torch.cuda.graph(
-                    self.graph,
-                    pool=pools[0] if pools else None,
-                    stream=stream,
-                    capture_error_mode="thread_local",
-                ),
-            ):
+            with _capture(self.graph, stream, pools[0] if pools else None):
                 self.answer = recorded.work(*self.inputs)
         except torch.OutOfMemoryError:
             raise

@@ -272,8 +272,12 @@ def test_files_tell_of_the_moment_that_they_were_handed_over_at(
     monkeypatch.setattr(running, "keep_steps", seen)
     run(quick(), tmp_path / "run", stream=make_stream(), observer=Late())
     assert logs == [0, 1, 2, 2, 3, 4, 4, 4]
-    assert [len(record["stages"]) for record in records] == [0, 0, 0, 1, 1, 1, 2, 2]
-    assert [len(record["confusions"]) for record in records] == [0, 0, 0, 1, 1, 1, 2, 2]
+    # From one epoch to the next nothing is new in the record.
+    under_way = [record.get("under_way", {}).get("stage") for record in records]
+    assert under_way == [None, 1, None, 2, None, None]
+    assert [len(record["stages"]) for record in records] == [0, 0, 1, 1, 2, 2]
+    assert [len(record["confusions"]) for record in records] == [0, 0, 1, 1, 2, 2]
+    assert [record["status"] for record in records] == ["running"] * 5 + ["finished"]
     assert epochs == [(1, 1, 2), (1, 2, 4), (2, 1, 2), (2, 2, 4)]
     assert files(tmp_path / "run" / "steps") == files(finished[0] / "steps")
 

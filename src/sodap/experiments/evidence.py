@@ -49,15 +49,28 @@ LARGEST_STATE = 64_000_000
 # ------------------------------------------------------------------ while a run goes on
 
 
-def leave_evidence(
+@dataclass(frozen=True)
+class Findings:
+    """What is to be written under `name` in `folder`; all of it is in the host's memory."""
+
+    folder: Path
+    name: str
+    tensors: Mapping[str, Tensor]
+    facts: Mapping[str, Any]
+
+    def write(self) -> None:
+        save_state(self.folder, self.name, self.tensors, self.facts)
+
+
+def evidence_of(
     folder: Path,
     learner: Learner,
     stage: Stage,
     tested: Sequence[Domain],
     answers: Sequence[Answers],
     pool: Mapping[str, int] | None,
-) -> None:
-    """Write FOLDER/evidence/stage-N, with the answers to the test images of each domain.
+) -> Findings:
+    """FOLDER/evidence/stage-N, with the answers to the test images of each domain.
 
     `pool` is its partition as the method counts it.
     """
@@ -77,6 +90,7 @@ def leave_evidence(
     likeness = prompt_likeness(learner.method, in_use)
     if likeness is not None:
         tensors["likeness"] = likeness.half()
+    tensors = {name: tensor.cpu() for name, tensor in tensors.items()}
     facts = {
         "stage": stage.number,
         "domain": stage.domain.name,
@@ -84,7 +98,7 @@ def leave_evidence(
         "looked_at": LOOKED_AT,
         "seconds": time.perf_counter() - began,
     }
-    save_state(folder / "evidence", f"stage-{stage.number}", tensors, facts)
+    return Findings(folder / "evidence", f"stage-{stage.number}", tensors, facts)
 
 
 def images_to_look_at(split: Split, classes: int) -> tuple[Tensor, Tensor]:
@@ -151,11 +165,13 @@ def prompt_likeness(method: Method, in_use: int | None = None) -> Tensor | None:
     return None
 
 
-def keep_stage(folder: Path, learner: Learner, number: int) -> None:
-    """The model after a stage, for cross-composition; nothing where it is too large to keep."""
+def model_of(folder: Path, learner: Learner, number: int) -> Findings | None:
+    """The model after a stage, for cross-composition; None where it is too large to keep."""
     state = learner.method.state()
-    if sum(tensor.nbytes for tensor in state.values()) <= LARGEST_STATE:
-        save_state(folder / "stages" / str(number), "model", state, learner.facts())
+    if sum(tensor.nbytes for tensor in state.values()) > LARGEST_STATE:
+        return None
+    copies = {name: tensor.detach().to("cpu", copy=True) for name, tensor in state.items()}
+    return Findings(folder / "stages" / str(number), "model", copies, learner.facts())
 
 
 def keep_steps(folder: Path, progress: StageProgress) -> None:

@@ -16,6 +16,7 @@ from __future__ import annotations
 import json
 import time
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -29,12 +30,12 @@ from sodap.evaluation import accuracy, macro_f1, quadratic_kappa, summary
 from sodap.experiments.checkpoint import Checkpoint
 from sodap.experiments.config import RunConfig, difference
 from sodap.experiments.environment import environment
-from sodap.experiments.evidence import keep_stage, keep_steps, leave_evidence
+from sodap.experiments.evidence import evidence_of, keep_steps, model_of
 from sodap.experiments.observer import Observer
 from sodap.experiments.writer import Writer
 from sodap.learning import Learner, StageProgress, Training
 from sodap.storage import as_json, is_left_over, read_json, sweep, write_bytes, write_json
-from sodap.streams import Stage, Stream, load_stream, union
+from sodap.streams import Stage, Stream, at_hand, load_stream, union
 from sodap.streams.splits import write_splits
 
 SPLITS = "splits.csv"
@@ -138,6 +139,8 @@ class _Run:
             device=config.device,
             precision=config.precision,
         )
+        tests = at_hand([domain.test for domain in stream.tested], self.learner.fabric.device)
+        self.tested = [replace(d, test=test) for d, test in zip(stream.tested, tests, strict=True)]
         self.header = {
             "command": list(command),
             "config": config.described(),
@@ -150,6 +153,11 @@ class _Run:
         self.R: dict[str, list[list[float]]] = {name: [] for name in MEASURES}
         self.stages: list[dict[str, Any]] = []
         self.under_way: StageProgress | None = None
+        self.lines: list[str] = []
+        """Of the log."""
+        self.record: dict[str, Any] = {}
+        self.told: tuple[int, Mapping[str, Any]] | None = None
+        """Of how many stages the record tells, and what else is in it that changes."""
         self.writer = Writer()
         self.checkpoint = Checkpoint(folder, self.writer)
 
@@ -204,7 +212,7 @@ class _Run:
         )
         self.writer.wait()  # a stage is done when its files are there
         looked = time.perf_counter()
-        seen = [self.learner.evaluate(domain) for domain in self.stream.tested]
+        seen = [self.learner.evaluate(domain) for domain in self.tested]
         evaluation = {
             "images": sum(int(scores.confusion.sum()) for scores in seen),
             "seconds": time.perf_counter() - looked,
@@ -231,16 +239,14 @@ class _Run:
             }
         )
         if self.evidence:
-            leave_evidence(
-                self.folder,
-                self.learner,
-                stage,
-                self.stream.tested,
-                [scores.answers for scores in seen],
-                progress.ended.get("pool"),
-            )
+            answers = [scores.answers for scores in seen]
+            pool = progress.ended.get("pool")
+            found = evidence_of(self.folder, self.learner, stage, self.tested, answers, pool)
+            self.writer.write(found.write)
         if self.keep_stages and stage.number < len(self.stream):
-            keep_stage(self.folder, self.learner, stage.number)
+            kept = model_of(self.folder, self.learner, stage.number)
+            if kept is not None:
+                self.writer.write(kept.write)
         self._checkpoint(None)
         self._write("running")
         self.observer.stage_done(stage, self.stages[-1])
@@ -305,11 +311,36 @@ class _Run:
         if self.under_way is not None and self.under_way.stage > len(self.stages):
             rows += self.under_way.history
             begun = {"under_way": {"stage": self.under_way.stage, "begun": self.under_way.begun}}
-        record = {
+        now = {"status": status, "note": note, **begun}
+        news = (len(self.stages), now) != self.told  # not so from one epoch to the next
+        if news:
+            self.told = (len(self.stages), now)
+            self.record = self._record(now)
+        # As bytes: what they are made from changes before they are written.
+        self.lines += [json.dumps(row) + "\n" for row in rows[len(self.lines) :]]
+        log = "".join(self.lines).encode()
+        whole = as_json(self.record) if news else None
+
+        def put() -> None:
+            if steps is not None:
+                keep_steps(self.folder, steps)
+            write_bytes(self.folder / "log.jsonl", log)
+            if whole is not None:
+                write_bytes(self.folder / "record.json", whole)
+
+        self.writer.write(put)
+        if status == "finished":
+            self.writer.wait()
+        elif status != "running":
+            self.writer.settle()
+        self.observer.recorded(self.record)
+        return self.record
+
+    def _record(self, now: Mapping[str, Any]) -> dict[str, Any]:
+        """All that is known, with what is so `now`."""
+        return {
             **self.header,
-            "status": status,
-            "note": note,
-            **begun,
+            **now,
             "R": {name: list(self._matrix(name)) for name in MEASURES},
             "metrics": {
                 name: summary(self._matrix(name)) if self.confusions else None for name in MEASURES
@@ -321,23 +352,6 @@ class _Run:
                 for stage in self.stages
             ],
         }
-        # As bytes: what they are made from changes before they are written.
-        log = "".join(json.dumps(row) + "\n" for row in rows).encode()
-        whole = as_json(record)
-
-        def put() -> None:
-            if steps is not None:
-                keep_steps(self.folder, steps)
-            write_bytes(self.folder / "log.jsonl", log)
-            write_bytes(self.folder / "record.json", whole)
-
-        self.writer.write(put)
-        if status == "finished":
-            self.writer.wait()
-        elif status != "running":
-            self.writer.settle()
-        self.observer.recorded(record)
-        return record
 
     def _matrix(self, name: str) -> list[list[float]]:
         """R by one measure; rows of stages that are done do not change."""

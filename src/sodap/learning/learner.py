@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Literal
 
@@ -32,7 +32,7 @@ from sodap.learning.training import Training
 from sodap.methods import Asset, build_method
 from sodap.randomness import Randomness
 from sodap.storage import load_state, save_state
-from sodap.streams import Domain, Split, Stage, read_images
+from sodap.streams import Domain, Split, Stage, at_hand, read_images
 from sodap.version import __version__
 
 
@@ -127,7 +127,8 @@ class Learner:
         """One stage: train on the domain, stop early, keep the best, remember what is needed."""
         _expect(domain, Domain, "learn")
         domain.check(self.classes)
-        stage = Stage(self.stages_learned + 1, domain)
+        train, val = at_hand([domain.train, domain.val], self.fabric.device)
+        stage = Stage(self.stages_learned + 1, replace(domain, train=train, val=val))
         before = snapshot(self.method.state())
         self._forward = None
         try:
@@ -143,7 +144,7 @@ class Learner:
             progress.ended = end_stage(self.method, stage, self.training, self.fabric)
             self._forward = None
             if not self.method.learns_by_gradient:
-                progress.best_score = self.evaluate(domain.val).macro_f1
+                progress.best_score = self.evaluate(val).macro_f1
         except BaseException:
             # A stage that broke off must leave no trace, or a second try would start from it.
             self._forward = None

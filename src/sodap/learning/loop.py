@@ -20,10 +20,11 @@ from sodap.learning.forward import EVALUATION_BATCH, Forward
 from sodap.learning.fusing import fused
 from sodap.learning.progress import StageProgress, snapshot
 from sodap.learning.step import Step, make_optimizer, set_learning_rates
-from sodap.learning.trace import Trace, TraceBuffer
+from sodap.learning.stopwatch import Stopwatch
+from sodap.learning.trace import TraceBuffer
 from sodap.learning.training import Training
 from sodap.methods import Method
-from sodap.streams import Augmentation, Batches, Split, Stage, at_hand
+from sodap.streams import Augmentation, Batches, Split, Stage
 
 OnEpoch = Callable[[StageProgress], None]
 OnBatch = Callable[[int, int, int], None]
@@ -42,7 +43,6 @@ def learn_stage(
 ) -> StageProgress:
     """Teach `method` one domain. With `resumed`, go on after the epoch that it describes."""
     progress = resumed or StageProgress(stage.number)
-    stage = Stage(stage.number, at_hand(stage.domain, fabric.device))
     method.records = training.record_steps
     if resumed is None:
         look = _plain_batches(method, stage, training, fabric, "drift order")
@@ -70,10 +70,16 @@ def learn_stage(
         set_learning_rates(optimizer, [start * decay for start in starts], fabric.device)
 
         began = time.perf_counter()
-        trace = train_epoch(step, stage, epoch, on_batch)
-        seconds = time.perf_counter() - began
+        with Stopwatch(fabric.device) as training_time:
+            steps = train_epoch(step, stage, epoch, on_batch)
+        matrix = confusion(forward, stage.domain.val)  # only this waits for the steps
+        trace = steps.fetch(epoch)
+        if broken := steps.broken(trace):
+            raise SodapError(
+                f"training broke in stage {stage.number}, epoch {epoch}: {', '.join(broken)} is "
+                f"no finite number; a lower lr may help"
+            )
 
-        matrix = confusion(forward, stage.domain.val)
         score = macro_f1(matrix)
         progress.epoch = epoch
         if score > progress.best_score:
@@ -94,7 +100,7 @@ def learn_stage(
                 "weights": method.weights(),
                 "val_macro_f1": score,
                 "val_accuracy": accuracy(matrix),
-                "images_per_second": len(stage.domain.train) / seconds,
+                "images_per_second": len(stage.domain.train) / training_time.seconds(),
                 "seconds": time.perf_counter() - began,
             }
         )
@@ -106,8 +112,13 @@ def learn_stage(
     return progress
 
 
-def train_epoch(step: Step, stage: Stage, epoch: int, on_batch: OnBatch | None = None) -> Trace:
-    """One pass over the domain's training images, and what each of its steps gave."""
+def train_epoch(
+    step: Step, stage: Stage, epoch: int, on_batch: OnBatch | None = None
+) -> TraceBuffer:
+    """One pass over the domain's training images, and what each of its steps will have given.
+
+    A GPU may still be at work on them.
+    """
     order = step.method.randomness.generator("order", stage.number, epoch)
     batches = Batches(stage.domain.train, step.batch_size, step.fabric.device, order=order)
     step.method.train()
@@ -118,13 +129,7 @@ def train_epoch(step: Step, stage: Stage, epoch: int, on_batch: OnBatch | None =
         buffer.add(len(labels), outcome.losses, outcome.weights)
         if on_batch is not None:
             on_batch(epoch, done, len(batches))
-    trace = buffer.fetch(epoch)
-    if broken := buffer.broken(trace):
-        raise SodapError(
-            f"training broke in stage {stage.number}, epoch {epoch}: {', '.join(broken)} is no "
-            f"finite number; a lower lr may help"
-        )
-    return trace
+    return buffer
 
 
 def _plain_batches(

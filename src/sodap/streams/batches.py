@@ -2,32 +2,29 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import replace
 
 import torch
 from torch import Tensor
 
-from sodap.streams.stream import Domain, Split
+from sodap.streams.stream import Split
 
 _SHARE = 0.25
-"""Of a GPU's free memory, how much a domain's images may take to live there."""
+"""Of a GPU's free memory, how much images may take to live there."""
 
 
-def at_hand(domain: Domain, device: torch.device) -> Domain:
-    """The domain with what is read every epoch in the GPU's own memory, if it fits well.
+def at_hand(splits: Sequence[Split], device: torch.device) -> list[Split]:
+    """Splits that are read again and again, in the GPU's own memory, if they fit well.
 
-    Then no batch ever crosses the bus. Where it does not fit, batches are sent ahead of their use.
+    Then no batch ever crosses the bus. Where they do not, batches are sent ahead of their use.
     """
     if device.type != "cuda":
-        return domain
-    used = (domain.train, domain.val)
+        return list(splits)
     free, _ = torch.cuda.mem_get_info(device)
-    if sum(split.images.nbytes for split in used) > _SHARE * free:
-        return domain
-    train, val = (Split(s.images.to(device), s.labels.to(device)) for s in used)
-    return replace(domain, train=train, val=val)
+    if sum(split.images.nbytes for split in splits) > _SHARE * free:
+        return list(splits)
+    return [Split(split.images.to(device), split.labels.to(device)) for split in splits]
 
 
 class Batches:

@@ -1,0 +1,18 @@
+"""Time as the device sees it; that of a GPU is in tests/test_gpu.py."""
+
+from __future__ import annotations
+
+import time
+
+import pytest
+import torch
+
+from sodap.learning.stopwatch import Stopwatch
+
+
+def test_a_processor_is_timed_by_the_clock(monkeypatch: pytest.MonkeyPatch) -> None:
+    moments = iter([5.0, 7.5])
+    monkeypatch.setattr(time, "perf_counter", lambda: next(moments))
+    with Stopwatch(torch.device("cpu")) as watch:
+        pass
+    assert watch.seconds() == watch.seconds() == 2.5
