@@ -3,19 +3,20 @@
 Streams as large as those of the paper, domain by domain and class by class, of random images. The
 default recipe learns them as `sodap run` does, with every file that a run leaves, for twenty epochs
 a stage and without an early stop. `--epochs` and `--stages` measure a part; what the whole would
-take then follows from it, and the record says so.
+take then follows from it, and the record says so. A name that is given several times is run as
+often: how busy a GPU is differs by some hundredths between short runs, and the median counts.
 """
 
 from __future__ import annotations
 
 import argparse
 import json
-import statistics
 import tempfile
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from statistics import median
 from typing import Any
 
 import torch
@@ -153,7 +154,7 @@ def whole(part: Mapping[str, Any], sizes: Sizes, epochs: int) -> float:
     start: float = part["minutes"] * 60 - sum(part["stage_seconds"])
     # The first epoch compiles; where there is no other, it has to stand for the rest.
     steady = list(zip(rows, images, strict=True))[1:] or [(rows[0], images[0])]
-    per_image: float = statistics.median(seconds / count for seconds, count in steady)
+    per_image: float = median(seconds / count for seconds, count in steady)
     warm_up = max(0.0, rows[0] - per_image * images[0])
     beside: float = (sum(part["stage_seconds"]) - sum(rows)) / sum(learned)
     total: float = start + warm_up + (per_image * epochs + beside) * sum(stage_images)
@@ -177,22 +178,24 @@ def main() -> None:
     changes = [f"backbone={args.backbone}", f"compile={str(args.compile).lower()}", *args.change]
     config = configuration(changes, args.epochs)
     figures: dict[str, float] = {}
-    runs: dict[str, Any] = {}
+    runs: dict[str, list[dict[str, Any]]] = {}
     for name in args.names or PROTOCOLS:
         sizes = sizes_of(name, find_protocol(PROTOCOLS[name]))
         stages = min(args.stages or len(sizes.counts), len(sizes.counts))
         print(f"{name}: {sizes.training_images} images to learn from, {stages} stages", flush=True)
-        part = runs[name] = measured(sizes, config, args.side, stages)
+        parts = runs.setdefault(name, [])
+        parts.append(measured(sizes, config, args.side, stages))
         if stages == len(sizes.counts) and args.epochs == EPOCHS:
-            figures[f"{name}_minutes"] = part["minutes"]
+            figures[f"{name}_minutes"] = median(part["minutes"] for part in parts)
         else:
-            figures[f"{name}_minutes_extrapolated"] = whole(part, sizes, EPOCHS)
+            minutes = median(whole(part, sizes, EPOCHS) for part in parts)
+            figures[f"{name}_minutes_extrapolated"] = minutes
         for figure in ("gpu_busy", "train_images_per_second", "inference_images_per_second"):
-            if part[figure] is not None:
-                figures[f"{name}_{figure}"] = part[figure]
+            if parts[0][figure] is not None:
+                figures[f"{name}_{figure}"] = median(part[figure] for part in parts)
     show(figures, TARGETS)
     if args.record is not None:
-        note = " ".join(said(name, part) for name, part in runs.items())
+        note = " ".join(said(name, part) for name, parts in runs.items() for part in parts)
         write(args.record, figures, TARGETS, note=note, config=config.described(), runs=runs)
 
 

@@ -126,7 +126,8 @@ def race(contenders: Sequence[Contender], *, rounds: int, times: int, warm_up: i
     """Let all take their steps in turns; each keeps its seconds and its peak memory."""
     for contender in contenders:
         device = contender.learner.fabric.device
-        contender.learn()  # the optimiser's state comes with the first step
+        contender.begin()
+        contender.learn()  # the optimiser's state comes with the first step, a recording later
         gc.collect()
         if device.type == "cuda":
             torch.cuda.empty_cache()
