@@ -37,9 +37,11 @@ the ratio to the sharp one says what the prompts themselves cost.
   of an epoch. So are predictions (`sodap.learning.forward.Forward`) and the looks at a domain
   before and after a stage, whose last batches are filled up. Tests on a GPU hold that all methods
   learn the same with and without (`record_steps=false`).
-- **No wait.** Losses, loss weights, drift and metrics stay on the device until an epoch ends. A
-  domain that takes less than a quarter of the GPU's free memory is copied there once
-  (`sodap.streams.batches.at_hand`).
+- **No wait.** Losses, loss weights, drift and metrics stay on the device until an epoch ends, and
+  the host waits once an epoch, for the answers to the validation images. Work is recorded while
+  the GPU goes on with what it was given before, files are written by a thread. A domain, and the
+  test images of all, are copied to the GPU once if they take less than a quarter of its free
+  memory (`sodap.streams.batches.at_hand`).
 - **One shape.** The pool has a fixed capacity and routing one shape, whatever the number of
   stages (`sodap.prompting.segments.Segments`). A new stage compiles nothing.
 - **Products formed once a pass.** Memory, context, prompts and projections are multiplied out
@@ -187,6 +189,11 @@ def page() -> str:
         *section("On two cores", "make bench", "cpu"),
         *section("A table of methods", "sodap bench table1", "table1"),
         *section("Runs of the paper's sizes", "python -m benchmarks.paper_sized", "paper-sized"),
+        *section(
+            "The shortest of them again",
+            "python -m benchmarks.paper_sized skin skin skin",
+            "paper-sized-skin",
+        ),
         *profiles(),
         *section("1.5-entmax on a GPU", "python -m benchmarks.entmax --device cuda", "entmax-gpu"),
         *data(),

@@ -15,7 +15,7 @@ from tests.conftest import make_stream
 import sodap
 from sodap.errors import SodapError
 from sodap.evaluation import accuracy, summary
-from sodap.experiments import Observer, RunConfig, checkpoint, load_config, run
+from sodap.experiments import Observer, RunConfig, checkpoint, evidence, load_config, run
 from sodap.experiments.evidence import read_steps
 from sodap.experiments.writer import Writer
 from sodap.storage import save_state
@@ -280,6 +280,40 @@ def test_files_tell_of_the_moment_that_they_were_handed_over_at(
     assert [record["status"] for record in records] == ["running"] * 5 + ["finished"]
     assert epochs == [(1, 1, 2), (1, 2, 4), (2, 1, 2), (2, 2, 4)]
     assert files(tmp_path / "run" / "steps") == files(finished[0] / "steps")
+
+
+def test_a_stage_counts_as_done_when_all_that_it_leaves_is_there(
+    finished: tuple[Path, dict[str, Any]], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A run that is killed goes on after it, and would not look back for what is missing.
+
+    And however late it is written, it is the model of that stage.
+    """
+    home = tmp_path / "run"
+    second_epoch, done = threading.Event(), []
+
+    def late(folder: Path, name: str, tensors: Any, facts: Any) -> None:
+        if folder == home / "stages" / "1":
+            assert second_epoch.wait(60), "training goes on meanwhile"
+        save_state(folder, name, tensors, facts)
+
+    def looked(folder: Path, name: str, tensors: Any, facts: Any) -> None:
+        if "progress" not in facts:
+            done.append(len(facts["stages"]))
+            assert (home / "evidence" / f"stage-{done[-1]}.json").is_file()
+            assert done[-1] == 2 or (home / "stages" / "1" / "model.json").is_file()
+        save_state(folder, name, tensors, facts)
+
+    class Second(Observer):
+        def epoch_done(self, stage: Stage, row: Any) -> None:
+            if (row["stage"], row["epoch"]) == (2, 1):
+                second_epoch.set()
+
+    monkeypatch.setattr(evidence, "save_state", late)
+    monkeypatch.setattr(checkpoint, "save_state", looked)
+    run(quick(), home, stream=make_stream(), observer=Second())
+    assert done == [1, 2]
+    assert files(home / "stages" / "1") == files(finished[0] / "stages" / "1")
 
 
 class Listener(Observer):
