@@ -144,9 +144,9 @@ def main() -> None:
     figures: dict[str, float] = {}
     for batch in args.batch:
         figures = at_batch(batch, args) | figures
-        if args.record is not None:
-            write(args.record, figures, TARGETS, backbone=args.backbone, compiled=args.compile)
     show(figures, TARGETS)
+    if args.record is not None:
+        write(args.record, figures, TARGETS, backbone=args.backbone, compiled=args.compile)
 
 
 if __name__ == "__main__":

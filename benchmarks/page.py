@@ -39,9 +39,9 @@ the ratio to the sharp one says what the prompts themselves cost.
   learn the same with and without (`record_steps=false`).
 - **No wait.** Losses, loss weights, drift and metrics stay on the device until an epoch ends, and
   the host waits once an epoch, for the answers to the validation images. Work is recorded while
-  the GPU goes on with what it was given before, files are written by a thread. A domain, and the
-  test images of all, are copied to the GPU once if they take less than a quarter of its free
-  memory (`sodap.streams.batches.at_hand`).
+  the GPU goes on with what it was given before. A domain that takes less than a quarter of the
+  GPU's free memory is copied there once, the test images of all domains if they take less than a
+  tenth (`sodap.streams.batches.at_hand`).
 - **One shape.** The pool has a fixed capacity and routing one shape, whatever the number of
   stages (`sodap.prompting.segments.Segments`). A new stage compiles nothing.
 - **Products formed once a pass.** Memory, context, prompts and projections are multiplied out
@@ -71,7 +71,7 @@ the ratio to the sharp one says what the prompts themselves cost.
   (`sodap.learning.fusing`): every other shape would take longer to compile than to compute. Nor
   does cuDNN plan its attention for them, as it does for every new size of a batch.
 - **Files are written while the run goes on** (`sodap.experiments.writer.Writer`): checkpoints, the
-  log, the record.
+  log, the record, evidence, and the model of each stage.
 - **Freed memory stays with the process** on a processor (`sodap.memory.keep_freed_memory`).
 - `backprop=cls_row`, an option of `residual-sodap`, goes back along the CLS row only
   (`sodap.backbones.PortedViT.along_cls`). Losses are the same (with timm's fused attention, to the

@@ -4,7 +4,8 @@ Streams as large as those of the paper, domain by domain and class by class, of 
 default recipe learns them as `sodap run` does, with every file that a run leaves, for twenty epochs
 a stage and without an early stop. `--epochs` and `--stages` measure a part; what the whole would
 take then follows from it, and the record says so. A name that is given several times is run as
-often: how busy a GPU is differs by some hundredths between short runs, and the median counts.
+often: how busy a GPU is differs by some hundredths between short runs, and the median counts. The
+minutes are those of the first run, which compiles.
 """
 
 from __future__ import annotations
@@ -186,13 +187,13 @@ def main() -> None:
         parts = runs.setdefault(name, [])
         parts.append(measured(sizes, config, args.side, stages))
         if stages == len(sizes.counts) and args.epochs == EPOCHS:
-            figures[f"{name}_minutes"] = median(part["minutes"] for part in parts)
+            figures[f"{name}_minutes"] = parts[0]["minutes"]
         else:
-            minutes = median(whole(part, sizes, EPOCHS) for part in parts)
-            figures[f"{name}_minutes_extrapolated"] = minutes
+            figures[f"{name}_minutes_extrapolated"] = whole(parts[0], sizes, EPOCHS)
         for figure in ("gpu_busy", "train_images_per_second", "inference_images_per_second"):
-            if parts[0][figure] is not None:
-                figures[f"{name}_{figure}"] = median(part[figure] for part in parts)
+            known = [part[figure] for part in parts if part[figure] is not None]
+            if known:
+                figures[f"{name}_{figure}"] = median(known)
     show(figures, TARGETS)
     if args.record is not None:
         note = " ".join(said(name, part) for name, parts in runs.items() for part in parts)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -18,7 +19,7 @@ from sodap.learning.trace import TraceBuffer
 from sodap.methods import method_names
 from sodap.prompting import entmax
 from sodap.recording import WARM_UP, CannotRecordError, Recorded
-from sodap.streams import Stream
+from sodap.streams import Stream, at_hand
 from sodap.streams.augment import PAPER
 from tests.conftest import make_split, make_stream
 
@@ -176,9 +177,14 @@ def test_entmax_on_a_gpu(alpha: float) -> None:
     torch.testing.assert_close(entmax(logits.cuda(), alpha).cpu(), entmax(logits, alpha))
 
 
+def sleep(seconds: float) -> None:
+    """Keep the GPU busy for about so long."""
+    torch.cuda._sleep(round(2_000_000_000 * seconds))  # type: ignore[no-untyped-call]
+
+
 def fall_asleep() -> torch.cuda.Event:
-    """Keep the GPU busy for about a second; the event is when it wakes up."""
-    torch.cuda._sleep(2_000_000_000)  # type: ignore[no-untyped-call]
+    """The event is when the GPU wakes up, about a second later."""
+    sleep(1)
     awake = torch.cuda.Event()  # type: ignore[no-untyped-call]
     awake.record()
     return awake
@@ -195,6 +201,45 @@ def test_recording_does_not_wait_for_work_under_way() -> None:
     assert recorded.recordings
     assert not before.query(), "the GPU should still be asleep"  # type: ignore[no-untyped-call]
     torch.testing.assert_close(answer, numbers @ weight)
+
+
+def test_recording_leaves_random_numbers_of_work_under_way_as_they_are() -> None:
+    """Replays that are still waiting when another shape is recorded draw as they would have."""
+    draws = torch.Generator("cuda")
+
+    def work(numbers: Tensor) -> Tensor:
+        sleep(0.2)  # what a step does before it draws
+        return numbers + torch.rand(numbers.shape, device="cuda", generator=draws)
+
+    full, last = torch.zeros(5, 3, device="cuda"), torch.zeros(2, 3, device="cuda")
+
+    def epochs(call: Callable[[Tensor], Tensor]) -> list[Tensor]:
+        draws.manual_seed(1)
+        found = []
+        for number, batch in enumerate([full, full, last, full, full, last, full, last]):
+            found.append(call(batch).clone())
+            if number < 3:
+                torch.cuda.synchronize()
+        return found
+
+    recorded = Recorded(work, full.device, generators=[draws])
+    for plain, replayed in zip(epochs(work), epochs(recorded), strict=True):
+        assert torch.equal(plain, replayed)
+    assert len(recorded.recordings) == 2
+
+
+@pytest.mark.parametrize("short", [False, True])
+def test_images_live_on_the_gpu_where_they_fit(
+    short: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    splits = [make_split(count, 3, 0.0, 7) for count in (8, 4)]
+    needed = sum(split.images.nbytes for split in splits)
+    monkeypatch.setattr(torch.cuda, "mem_get_info", lambda device: (10 * (needed - short), 0))
+    found = at_hand(splits, torch.device("cuda"), share=0.1)
+    assert [split.images.is_cuda for split in found] == [not short] * 2
+    for ours, theirs in zip(found, splits, strict=True):
+        assert torch.equal(ours.images.cpu(), theirs.images)
+        assert torch.equal(ours.labels.cpu(), theirs.labels)
 
 
 @pytest.mark.parametrize(("free", "given_back"), [(0, 1), (1 << 50, 0)])

@@ -36,6 +36,10 @@ def _capture(graph: torch.cuda.CUDAGraph, stream: torch.cuda.Stream, pool: Any) 
     second step of an epoch, or its last, is recorded while the GPU goes on with those before.
     """
     _make_room(stream.device)
+    # With torch 2.11 all recordings read the state of a generator at one place, which is set anew
+    # where one begins: not before the replays under way have read it. The host waits for nothing.
+    here = torch.cuda.current_stream(stream.device)
+    stream.wait_stream(here)
     with _no_garbage_collection(), torch.cuda.stream(stream):
         # Other threads may go on: one of them collects the batches to come.
         graph.capture_begin(pool=pool, capture_error_mode="thread_local")
@@ -43,6 +47,7 @@ def _capture(graph: torch.cuda.CUDAGraph, stream: torch.cuda.Stream, pool: Any) 
             yield
         finally:
             graph.capture_end()
+    here.wait_stream(stream)
 
 
 def _make_room(device: torch.device) -> None:

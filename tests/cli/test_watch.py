@@ -163,6 +163,8 @@ def test_a_run_that_was_killed_is_silent(watched: tuple[Path, list[str]], tmp_pa
     past = time.time() - 7200
     os.utime(tmp_path / "record.json", (past, past))
     assert "silent for 2 h 00 min: it may have been killed" in shown(frame(take(tmp_path)))
+    (tmp_path / "log.jsonl").touch()  # within a stage, only the log is written
+    assert "killed" not in shown(frame(take(tmp_path)))
 
 
 def test_a_method_in_closed_form_has_no_epochs(tmp_path: Path) -> None:

@@ -316,6 +316,29 @@ def test_a_stage_counts_as_done_when_all_that_it_leaves_is_there(
     assert files(home / "stages" / "1") == files(finished[0] / "stages" / "1")
 
 
+@pytest.mark.parametrize("lost", ["evidence", "stages/1"])
+def test_what_a_stage_could_not_leave_is_made_up_for(
+    lost: str,
+    finished: tuple[Path, dict[str, Any]],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """After a disk was full, a run goes on before the stage whose files it could not write."""
+    home = tmp_path / "run"
+
+    def fail(folder: Path, *_: Any) -> None:
+        if folder == home / lost:
+            raise SodapError("cannot write it: the disk is full")
+
+    with monkeypatch.context() as full:
+        full.setattr(evidence, "save_state", fail)
+        with pytest.raises(SodapError, match="the disk is full"):
+            run(quick(), home, stream=make_stream())
+    run(quick(), home, stream=make_stream(), resume=True)
+    assert len(evidence.read_evidence(home, 2)) == 2
+    assert files(home / "stages" / "1") == files(finished[0] / "stages" / "1")
+
+
 class Listener(Observer):
     """Writes down what it was told."""
 

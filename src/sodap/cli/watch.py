@@ -1,4 +1,4 @@
-"""`sodap watch`: a run as it goes on, read from the files that it writes after every epoch.
+"""`sodap watch`: a run as it goes on, read from the files that it writes meanwhile.
 
 Nothing is asked of the run itself, so any number of people may watch it, from any machine that sees
 its folder, and one that ended long ago can be looked at in the same way.
@@ -46,7 +46,7 @@ class Snapshot:
     losses: Mapping[str, Sequence[float]] = field(default_factory=dict)
     """Each loss over the steps of the last stage in the log."""
     silence: float = 0.0
-    """Seconds since the record was written."""
+    """Seconds since the record or the log was written."""
 
     @property
     def status(self) -> str:
@@ -89,8 +89,10 @@ def take(folder: Path) -> Snapshot:
     record = read_json(path)
     if "status" not in record or "stages" not in record:
         raise SodapError(f"{path} is not the record of a run")
-    silence = time.time() - path.stat().st_mtime
-    rows = _rows(folder / "log.jsonl")
+    log = folder / "log.jsonl"
+    last = max(file.stat().st_mtime for file in (path, log) if file.is_file())
+    silence = time.time() - last
+    rows = _rows(log)
     return Snapshot(folder, record, rows, _losses(folder, rows), max(0.0, silence))
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import copy
 import shutil
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future
 from concurrent.futures import wait as wait_for
 from pathlib import Path
@@ -35,19 +35,33 @@ class Checkpoint:
         under_way = self._written is not None and not self._written.done()
         return not under_way and time.perf_counter() >= self.due
 
-    def write(self, tensors: Mapping[str, Tensor], facts: Mapping[str, Any]) -> None:
-        """Begin to write, from copies: training goes on and changes the originals."""
+    def write(
+        self,
+        tensors: Mapping[str, Tensor],
+        facts: Mapping[str, Any],
+        first: Sequence[Callable[[], None]] = (),
+    ) -> None:
+        """Begin to write, from copies: training goes on and changes the originals.
+
+        `first` is what must be on disk before: a run that goes on does not look back for it.
+        """
         if self._written is not None:
             wait_for([self._written])  # one copy of a model is enough
         began = time.perf_counter()
         copies = {name: tensor.detach().to("cpu", copy=True) for name, tensor in tensors.items()}
         said = copy.deepcopy(facts)
         copied = time.perf_counter() - began
-        self._written = self.writer.write(lambda: self._write(copies, said, copied))
+        self._written = self.writer.write(lambda: self._write(copies, said, copied, first))
 
     def _write(
-        self, tensors: Mapping[str, Tensor], facts: Mapping[str, Any], copied: float
+        self,
+        tensors: Mapping[str, Tensor],
+        facts: Mapping[str, Any],
+        copied: float,
+        first: Sequence[Callable[[], None]],
     ) -> None:
+        for write in first:
+            write()
         began = time.perf_counter()
         save_state(self.folder, "state", tensors, facts)
         now = time.perf_counter()

@@ -165,13 +165,13 @@ def prompt_likeness(method: Method, in_use: int | None = None) -> Tensor | None:
     return None
 
 
-def model_of(folder: Path, learner: Learner, number: int) -> Findings | None:
-    """The model after a stage, for cross-composition; None where it is too large to keep."""
+def model_of(folder: Path, learner: Learner, number: int) -> list[Findings]:
+    """The model after a stage, for cross-composition; nothing where it is too large to keep."""
     state = learner.method.state()
     if sum(tensor.nbytes for tensor in state.values()) > LARGEST_STATE:
-        return None
+        return []
     copies = {name: tensor.detach().to("cpu", copy=True) for name, tensor in state.items()}
-    return Findings(folder / "stages" / str(number), "model", copies, learner.facts())
+    return [Findings(folder / "stages" / str(number), "model", copies, learner.facts())]
 
 
 def keep_steps(folder: Path, progress: StageProgress) -> None:

@@ -30,7 +30,7 @@ from sodap.evaluation import accuracy, macro_f1, quadratic_kappa, summary
 from sodap.experiments.checkpoint import Checkpoint
 from sodap.experiments.config import RunConfig, difference
 from sodap.experiments.environment import environment
-from sodap.experiments.evidence import evidence_of, keep_steps, model_of
+from sodap.experiments.evidence import Findings, evidence_of, keep_steps, model_of
 from sodap.experiments.observer import Observer
 from sodap.experiments.writer import Writer
 from sodap.learning import Learner, StageProgress, Training
@@ -39,6 +39,9 @@ from sodap.streams import Stage, Stream, at_hand, load_stream, union
 from sodap.streams.splits import write_splits
 
 SPLITS = "splits.csv"
+
+TESTS_AT_HAND = 0.1
+"""Of a GPU's free memory, for the test images: they stay there as long as the run lasts."""
 
 MEASURES: Mapping[str, Callable[[NDArray[np.int64]], float]] = {
     "accuracy": accuracy,
@@ -139,7 +142,8 @@ class _Run:
             device=config.device,
             precision=config.precision,
         )
-        tests = at_hand([domain.test for domain in stream.tested], self.learner.fabric.device)
+        tests = [domain.test for domain in stream.tested]
+        tests = at_hand(tests, self.learner.fabric.device, share=TESTS_AT_HAND)
         self.tested = [replace(d, test=test) for d, test in zip(stream.tested, tests, strict=True)]
         self.header = {
             "command": list(command),
@@ -210,7 +214,7 @@ class _Run:
             on_epoch=epoch_done,
             on_batch=batch_done,
         )
-        self.writer.wait()  # a stage is done when its files are there
+        self.writer.wait()  # nothing is tested of a stage whose epochs are not on disk
         looked = time.perf_counter()
         seen = [self.learner.evaluate(domain) for domain in self.tested]
         evaluation = {
@@ -238,22 +242,24 @@ class _Run:
                 "history": progress.history,
             }
         )
+        findings: list[Findings] = []
         if self.evidence:
-            answers = [scores.answers for scores in seen]
-            pool = progress.ended.get("pool")
-            found = evidence_of(self.folder, self.learner, stage, self.tested, answers, pool)
-            self.writer.write(found.write)
+            answers, pool = [scores.answers for scores in seen], progress.ended.get("pool")
+            findings.append(
+                evidence_of(self.folder, self.learner, stage, self.tested, answers, pool)
+            )
         if self.keep_stages and stage.number < len(self.stream):
-            kept = model_of(self.folder, self.learner, stage.number)
-            if kept is not None:
-                self.writer.write(kept.write)
-        self._checkpoint(None)
+            findings += model_of(self.folder, self.learner, stage.number)
+        self._checkpoint(None, findings)
         self._write("running")
         self.observer.stage_done(stage, self.stages[-1])
 
     # ------------------------------------------------------------------ files
 
-    def _checkpoint(self, progress: StageProgress | None) -> None:
+    def _checkpoint(
+        self, progress: StageProgress | None, findings: Sequence[Findings] = ()
+    ) -> None:
+        """Where to go on, in the midst of a stage or after it with what was found at its end."""
         tensors = {f"method.{key}": value for key, value in self.learner.method.state().items()}
         facts: dict[str, Any] = {
             "confusions": self.confusions,
@@ -263,7 +269,7 @@ class _Run:
         if progress is not None:
             tensors |= {f"progress.{key}": value for key, value in progress.tensors().items()}
             facts["progress"] = progress.facts()
-        self.checkpoint.write(tensors, facts)
+        self.checkpoint.write(tensors, facts, [each.write for each in findings])
 
     def _resume(self) -> StageProgress | None:
         """Take up the last checkpoint, if there is one."""
@@ -298,7 +304,7 @@ class _Run:
     def _write(
         self, status: str, note: str | None = None, progress: StageProgress | None = None
     ) -> dict[str, Any]:
-        """The record and the log as of now; of the stage under way, every step as well.
+        """The log as of now, and the record if it has news; of the stage under way, every step.
 
         Only the end of a run waits until they are written.
         """

@@ -127,10 +127,13 @@ class Learner:
         """One stage: train on the domain, stop early, keep the best, remember what is needed."""
         _expect(domain, Domain, "learn")
         domain.check(self.classes)
+        self._forward = None
+        if self.fabric.device.type == "cuda":
+            # What the stage before holds in reserve: there is room for images, and for other runs.
+            torch.cuda.empty_cache()
         train, val = at_hand([domain.train, domain.val], self.fabric.device)
         stage = Stage(self.stages_learned + 1, replace(domain, train=train, val=val))
         before = snapshot(self.method.state())
-        self._forward = None
         try:
             progress = learn_stage(
                 self.method,

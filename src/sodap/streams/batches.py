@@ -10,19 +10,20 @@ from torch import Tensor
 
 from sodap.streams.stream import Split
 
-_SHARE = 0.25
-"""Of a GPU's free memory, how much images may take to live there."""
+SHARE = 0.25
+"""Of a GPU's free memory, how much the images of a stage may take to live there."""
 
 
-def at_hand(splits: Sequence[Split], device: torch.device) -> list[Split]:
+def at_hand(splits: Sequence[Split], device: torch.device, share: float = SHARE) -> list[Split]:
     """Splits that are read again and again, in the GPU's own memory, if they fit well.
 
-    Then no batch ever crosses the bus. Where they do not, batches are sent ahead of their use.
+    That is, into `share` of what is free. Then no batch ever crosses the bus. Where they do not
+    fit, batches are sent ahead of their use.
     """
     if device.type != "cuda":
         return list(splits)
     free, _ = torch.cuda.mem_get_info(device)
-    if sum(split.images.nbytes for split in splits) > _SHARE * free:
+    if sum(split.images.nbytes for split in splits) > share * free:
         return list(splits)
     return [Split(split.images.to(device), split.labels.to(device)) for split in splits]
 
