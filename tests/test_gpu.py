@@ -257,10 +257,10 @@ def test_memory_in_reserve_is_given_back_where_a_recording_could_lack_it(
 
 
 def test_a_stopwatch_counts_what_the_gpu_does() -> None:
-    with Stopwatch(torch.device("cuda")) as nothing:
-        pass
-    with Stopwatch(torch.device("cuda")) as asleep:
-        fall_asleep()
+    nothing, asleep = Stopwatch(torch.device("cuda")), Stopwatch(torch.device("cuda"))
+    nothing.stop()
+    sleep(1)
+    asleep.stop()
     began = time.perf_counter()
     seconds = asleep.seconds()
     assert time.perf_counter() - began > 0.5 * seconds, "it was launched, not waited for"

@@ -1,7 +1,6 @@
 from __future__ import annotations
 
 import json
-import sys
 import threading
 import time
 from collections.abc import Callable
@@ -15,13 +14,19 @@ from tests.conftest import make_stream
 import sodap
 from sodap.errors import SodapError
 from sodap.evaluation import accuracy, summary
-from sodap.experiments import Observer, RunConfig, checkpoint, evidence, load_config, run
+from sodap.experiments import (
+    Observer,
+    RunConfig,
+    account,
+    checkpoint,
+    evidence,
+    load_config,
+    run,
+)
 from sodap.experiments.evidence import read_steps
 from sodap.experiments.writer import Writer
-from sodap.storage import save_state
+from sodap.storage import save_state, write_bytes
 from sodap.streams import Stage, Stream
-
-running = sys.modules["sodap.experiments.run"]  # the package has a function of that name
 
 QUICK = ["epochs=2", "patience=2", "batch_size=16", "device=cpu"]
 
@@ -143,7 +148,7 @@ def test_killed_before_its_steps_were_written(
 ) -> None:
     """The checkpoint has them: nothing is lost, even of an epoch that ended its stage."""
     folder, calls = tmp_path / "run", 0
-    keep = running.keep_steps
+    keep = evidence.keep_steps
 
     def die(*given: Any) -> None:
         nonlocal calls
@@ -154,7 +159,7 @@ def test_killed_before_its_steps_were_written(
 
     monkeypatch.setattr(checkpoint, "SHARE", 0)  # one after every epoch
     with monkeypatch.context() as for_now:
-        for_now.setattr(running, "keep_steps", die)
+        for_now.setattr(account, "keep_steps", die)
         with pytest.raises(NoMoreError):
             run(quick(), folder, stream=make_stream())
     run(quick(), folder, stream=make_stream(), resume=True)
@@ -248,7 +253,7 @@ def test_files_tell_of_the_moment_that_they_were_handed_over_at(
 ) -> None:
     """However late they are written."""
     let_go, logs, records, epochs = threading.Event(), [], [], []
-    write, keep = running.write_bytes, running.keep_steps
+    keep = evidence.keep_steps
 
     def late(path: Path, content: bytes) -> None:
         assert let_go.wait(60)
@@ -256,7 +261,7 @@ def test_files_tell_of_the_moment_that_they_were_handed_over_at(
             logs.append(len(content.splitlines()))
         else:
             records.append(json.loads(content))
-        write(path, content)
+        write_bytes(path, content)
 
     def seen(folder: Path, progress: Any) -> None:
         epochs.append((progress.stage, progress.epoch, len(progress.trace)))
@@ -268,8 +273,8 @@ def test_files_tell_of_the_moment_that_they_were_handed_over_at(
             if row["epoch"] == 2:
                 let_go.set()
 
-    monkeypatch.setattr(running, "write_bytes", late)
-    monkeypatch.setattr(running, "keep_steps", seen)
+    monkeypatch.setattr(account, "write_bytes", late)
+    monkeypatch.setattr(account, "keep_steps", seen)
     run(quick(), tmp_path / "run", stream=make_stream(), observer=Late())
     assert logs == [0, 1, 2, 2, 3, 4, 4, 4]
     # From one epoch to the next nothing is new in the record.
@@ -316,6 +321,24 @@ def test_a_stage_counts_as_done_when_all_that_it_leaves_is_there(
     assert files(home / "stages" / "1") == files(finished[0] / "stages" / "1")
 
 
+def test_a_model_that_could_not_be_saved_is_told_and_saved_later(
+    finished: tuple[Path, dict[str, Any]], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    home = tmp_path / "run"
+
+    def fail(*_: Any) -> None:
+        raise SodapError("cannot write it: the disk is full")
+
+    with monkeypatch.context() as full:
+        full.setattr(sodap.Learner, "save", fail)
+        with pytest.raises(SodapError, match="the disk is full"):
+            run(quick(), home, stream=make_stream())
+    assert json.loads((home / "record.json").read_text())["status"] == "failed"
+    record = run(quick(), home, stream=make_stream(), resume=True)
+    assert (record["status"], record["R"]) == ("finished", finished[1]["R"])
+    assert files(home / "model") == files(finished[0] / "model")
+
+
 @pytest.mark.parametrize("lost", ["evidence", "stages/1"])
 def test_what_a_stage_could_not_leave_is_made_up_for(
     lost: str,
@@ -355,14 +378,13 @@ class Listener(Observer):
 
 
 def failing(monkeypatch: pytest.MonkeyPatch, when: Callable[[Path, bytes], bool]) -> None:
-    write = running.write_bytes
 
     def maybe(path: Path, content: bytes) -> None:
         if when(path, content):
             raise SodapError("the disk is full")
-        write(path, content)
+        write_bytes(path, content)
 
-    monkeypatch.setattr(running, "write_bytes", maybe)
+    monkeypatch.setattr(account, "write_bytes", maybe)
 
 
 def test_a_full_disk_is_noticed_within_the_epoch(
@@ -393,16 +415,16 @@ def test_a_second_interruption_changes_nothing(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Whoever is impatient still finds how the run ended: that was handed over first."""
-    folder, write = tmp_path / "run", running.write_bytes
+    folder = tmp_path / "run"
 
     def slowly(path: Path, content: bytes) -> None:
         time.sleep(0.1)
-        write(path, content)
+        write_bytes(path, content)
 
     def again(_: Any) -> None:
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(running, "write_bytes", slowly)
+    monkeypatch.setattr(account, "write_bytes", slowly)
     monkeypatch.setattr(Writer, "settle", again)
     with pytest.raises(KeyboardInterrupt):
         run(quick(), folder, stream=make_stream(), observer=Stopper(1, KeyboardInterrupt))

@@ -13,28 +13,25 @@ FOLDER/model/         what was learned
 
 from __future__ import annotations
 
-import json
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import torch
-from numpy.typing import NDArray
 
 from sodap.backbones import native_size
 from sodap.errors import SodapError
-from sodap.evaluation import accuracy, macro_f1, quadratic_kappa, summary
+from sodap.experiments.account import Account
 from sodap.experiments.checkpoint import Checkpoint
 from sodap.experiments.config import RunConfig, difference
 from sodap.experiments.environment import environment
-from sodap.experiments.evidence import Findings, evidence_of, keep_steps, model_of
+from sodap.experiments.evidence import Findings, evidence_of, model_of
 from sodap.experiments.observer import Observer
 from sodap.experiments.writer import Writer
 from sodap.learning import Learner, StageProgress, Training
-from sodap.storage import as_json, is_left_over, read_json, sweep, write_bytes, write_json
+from sodap.storage import is_left_over, read_json, sweep, write_json
 from sodap.streams import Stage, Stream, at_hand, load_stream, union
 from sodap.streams.splits import write_splits
 
@@ -42,12 +39,6 @@ SPLITS = "splits.csv"
 
 TESTS_AT_HAND = 0.1
 """Of a GPU's free memory, for the test images: they stay there as long as the run lasts."""
-
-MEASURES: Mapping[str, Callable[[NDArray[np.int64]], float]] = {
-    "accuracy": accuracy,
-    "macro_f1": macro_f1,
-    "kappa": quadratic_kappa,
-}
 
 
 def run(
@@ -117,7 +108,7 @@ def is_finished(folder: Path) -> bool:
 
 
 class _Run:
-    """A run under way: the learner, what it has shown so far, and the files that say so."""
+    """A run under way: the learner, an account of what it has shown so far, and a way back."""
 
     def __init__(
         self,
@@ -145,7 +136,7 @@ class _Run:
         tests = [domain.test for domain in stream.tested]
         tests = at_hand(tests, self.learner.fabric.device, share=TESTS_AT_HAND)
         self.tested = [replace(d, test=test) for d, test in zip(stream.tested, tests, strict=True)]
-        self.header = {
+        header = {
             "command": list(command),
             "config": config.described(),
             "environment": environment(),
@@ -153,39 +144,31 @@ class _Run:
             "backbone": self.learner.facts()["backbone"],
             **context,
         }
-        self.confusions: list[list[list[list[int]]]] = []
-        self.R: dict[str, list[list[float]]] = {name: [] for name in MEASURES}
-        self.stages: list[dict[str, Any]] = []
-        self.under_way: StageProgress | None = None
-        self.lines: list[str] = []
-        """Of the log."""
-        self.record: dict[str, Any] = {}
-        self.told: tuple[int, Mapping[str, Any]] | None = None
-        """Of how many stages the record tells, and what else is in it that changes."""
         self.writer = Writer()
+        self.account = Account(folder, header, self.writer)
         self.checkpoint = Checkpoint(folder, self.writer)
 
     def to_the_end(self) -> dict[str, Any]:
         # Only now, with every input read and found good, is anything written.
         sweep(self.folder)
-        write_json(self.folder / "config.json", self.header["config"])
+        write_json(self.folder / "config.json", self.account.header["config"])
         if self.stream.rows:
             write_splits(self.folder / SPLITS, self.stream.rows)
         progress = self._resume()
-        self.observer.started(self.stream, len(self.stages))
+        self.observer.started(self.stream, len(self.account.stages))
         try:
             self._write("running", progress=progress)
-            for stage in list(self.stream.stages())[len(self.stages) :]:
+            for stage in list(self.stream.stages())[len(self.account.stages) :]:
                 self._learn(stage, progress)
                 progress = None
             self.writer.wait()
+            self.learner.save(self.folder / "model")
         except KeyboardInterrupt:
             self._write("interrupted", "stopped by the user")
             raise
         except Exception as error:
             self._write("failed", f"{type(error).__name__}: {error}")
             raise
-        self.learner.save(self.folder / "model")
         record = self._write("finished")
         self.checkpoint.drop()
         return record
@@ -221,8 +204,8 @@ class _Run:
             "images": sum(int(scores.confusion.sum()) for scores in seen),
             "seconds": time.perf_counter() - looked,
         }
-        self.confusions.append([scores.confusion.tolist() for scores in seen])
-        self.stages.append(
+        self.account.confusions.append([scores.confusion.tolist() for scores in seen])
+        self.account.stages.append(
             {
                 "stage": stage.number,
                 "domain": stage.domain.name,
@@ -252,7 +235,7 @@ class _Run:
             findings += model_of(self.folder, self.learner, stage.number)
         self._checkpoint(None, findings)
         self._write("running")
-        self.observer.stage_done(stage, self.stages[-1])
+        self.observer.stage_done(stage, self.account.stages[-1])
 
     # ------------------------------------------------------------------ files
 
@@ -262,8 +245,8 @@ class _Run:
         """Where to go on, in the midst of a stage or after it with what was found at its end."""
         tensors = {f"method.{key}": value for key, value in self.learner.method.state().items()}
         facts: dict[str, Any] = {
-            "confusions": self.confusions,
-            "stages": self.stages,
+            "confusions": self.account.confusions,
+            "stages": self.account.stages,
             "learned_from": self._learned_from(),
         }
         if progress is not None:
@@ -287,95 +270,26 @@ class _Run:
         for key, value in tensors.items():
             part, name = key.split(".", 1)
             parts[part][name] = value.to(self.learner.fabric.device)
-        self.confusions, self.stages = facts["confusions"], facts["stages"]
+        self.account.confusions, self.account.stages = facts["confusions"], facts["stages"]
         under_way = facts.get("progress")
-        stage = len(self.stages) + (under_way is not None)
-        self.learner.restore(parts["method"], stage, len(self.stages))
+        stage = len(self.account.stages) + (under_way is not None)
+        self.learner.restore(parts["method"], stage, len(self.account.stages))
         return StageProgress.restore(under_way, parts["progress"]) if under_way else None
 
     def _learned_from(self) -> dict[str, Any]:
         """What must be the same when a run goes on, besides its settings."""
         return {
-            "backbone": self.header["backbone"]["sha256"],
-            "stream": {k: v for k, v in self.header["stream"].items() if k != "notes"},
+            "backbone": self.account.header["backbone"]["sha256"],
+            "stream": {k: v for k, v in self.account.header["stream"].items() if k != "notes"},
             "device": self.learner.fabric.device.type,
         }
 
     def _write(
         self, status: str, note: str | None = None, progress: StageProgress | None = None
     ) -> dict[str, Any]:
-        """The log as of now, and the record if it has news; of the stage under way, every step.
-
-        Only the end of a run waits until they are written.
-        """
-        rows = [row for stage in self.stages for row in stage["history"]]
-        steps = None
-        if progress is not None:
-            self.under_way = progress
-            steps = StageProgress(progress.stage, progress.epoch, trace=progress.trace)
-        begun = {}
-        if self.under_way is not None and self.under_way.stage > len(self.stages):
-            rows += self.under_way.history
-            begun = {"under_way": {"stage": self.under_way.stage, "begun": self.under_way.begun}}
-        now = {"status": status, "note": note, **begun}
-        news = (len(self.stages), now) != self.told  # not so from one epoch to the next
-        if news:
-            self.told = (len(self.stages), now)
-            self.record = self._record(now)
-        # As bytes: what they are made from changes before they are written.
-        self.lines += [json.dumps(row) + "\n" for row in rows[len(self.lines) :]]
-        log = "".join(self.lines).encode()
-        whole = as_json(self.record) if news else None
-
-        def put() -> None:
-            if steps is not None:
-                keep_steps(self.folder, steps)
-            write_bytes(self.folder / "log.jsonl", log)
-            if whole is not None:
-                write_bytes(self.folder / "record.json", whole)
-
-        self.writer.write(put)
-        if status == "finished":
-            self.writer.wait()
-        elif status != "running":
-            self.writer.settle()
-        self.observer.recorded(self.record)
-        return self.record
-
-    def _record(self, now: Mapping[str, Any]) -> dict[str, Any]:
-        """All that is known, with what is so `now`."""
-        return {
-            **self.header,
-            **now,
-            "R": {name: list(self._matrix(name)) for name in MEASURES},
-            "metrics": {
-                name: summary(self._matrix(name)) if self.confusions else None for name in MEASURES
-            },
-            "throughput": _throughput(self.stages),
-            "confusions": list(self.confusions),
-            "stages": [
-                {key: value for key, value in stage.items() if key != "history"}
-                for stage in self.stages
-            ],
-        }
-
-    def _matrix(self, name: str) -> list[list[float]]:
-        """R by one measure; rows of stages that are done do not change."""
-        rows = self.R[name]
-        for confusions in self.confusions[len(rows) :]:
-            rows.append([MEASURES[name](np.array(matrix)) for matrix in confusions])
-        return rows
-
-
-def _throughput(stages: Sequence[Mapping[str, Any]]) -> dict[str, float | None]:
-    """Images a second. The first epoch of a run warms the machine up and does not count."""
-    epochs = [row["images_per_second"] for stage in stages for row in stage["history"]][1:]
-    seen = [stage["evaluation"] for stage in stages if "evaluation" in stage]
-    seconds = sum(each["seconds"] for each in seen)
-    return {
-        "train": float(np.mean(epochs)) if epochs else None,
-        "inference": sum(each["images"] for each in seen) / seconds if seconds else None,
-    }
+        record = self.account.write(status, note, progress)
+        self.observer.recorded(record)
+        return record
 
 
 def _training(config: RunConfig, stream: Stream) -> Training:

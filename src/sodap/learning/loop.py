@@ -70,8 +70,9 @@ def learn_stage(
         set_learning_rates(optimizer, [start * decay for start in starts], fabric.device)
 
         began = time.perf_counter()
-        with Stopwatch(fabric.device) as training_time:
-            steps = train_epoch(step, stage, epoch, on_batch)
+        watch = Stopwatch(fabric.device)
+        steps = train_epoch(step, stage, epoch, on_batch)
+        watch.stop()
         matrix = confusion(forward, stage.domain.val)  # only this waits for the steps
         trace = steps.fetch(epoch)
         if broken := steps.broken(trace):
@@ -100,7 +101,7 @@ def learn_stage(
                 "weights": method.weights(),
                 "val_macro_f1": score,
                 "val_accuracy": accuracy(matrix),
-                "images_per_second": len(stage.domain.train) / training_time.seconds(),
+                "images_per_second": len(stage.domain.train) / watch.seconds(),
                 "seconds": time.perf_counter() - began,
             }
         )
