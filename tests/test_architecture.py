@@ -31,6 +31,7 @@ FLOORS = {
     "memory": 0,
     "randomness": 0,
     "recording": 0,
+    "interruption": 0,
     "errors": -1,
     "version": -1,
 }

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import errno
+import fcntl
 import json
 import os
 from pathlib import Path
@@ -13,6 +14,7 @@ from hypothesis import strategies as st
 
 from sodap.errors import SodapError
 from sodap.storage import (
+    alone_in,
     as_json,
     has_state,
     load_state,
@@ -141,3 +143,29 @@ def test_json_can_be_read_by_people_and_has_a_line_a_matrix() -> None:
         '{\n "R": [[0.5, null], [0.25, 1.0]],\n'
         ' "stages": [\n  {\n   "stage": 1\n  },\n  {}\n ],\n "none": {},\n "n": []\n}\n'
     )
+
+
+def test_a_folder_is_for_one_process_at_a_time(tmp_path: Path) -> None:
+    folder = tmp_path / "run"
+    for _ in range(2):
+        with alone_in(folder):
+            with (
+                pytest.raises(SodapError, match=f"another process is at work in {folder}"),
+                alone_in(folder),
+            ):
+                pass
+            assert list(folder.iterdir()) == []
+    (tmp_path / "file").write_text("in the way")
+    with pytest.raises(SodapError, match="cannot write"), alone_in(tmp_path / "file" / "run"):
+        pass
+
+
+def test_a_drive_without_locks_is_used_all_the_same(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def no_locks(*_: Any) -> None:
+        raise OSError(errno.ENOLCK, "No locks available")
+
+    monkeypatch.setattr(fcntl, "flock", no_locks)
+    with alone_in(tmp_path):
+        pass

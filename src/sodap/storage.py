@@ -7,11 +7,13 @@ leaves the former state as it was.
 
 from __future__ import annotations
 
+import fcntl
 import hashlib
 import json
 import os
 import tempfile
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -81,6 +83,30 @@ def sweep(folder: Path) -> None:
     """Delete what was left over in a folder that nobody else writes to."""
     for path in filter(is_left_over, folder.rglob(f".*{TEMPORARY}")):
         path.unlink(missing_ok=True)
+
+
+@contextmanager
+def alone_in(folder: Path) -> Iterator[None]:
+    """Refuse a folder that another process writes to; the kernel lets go of it when that one dies.
+
+    The folder itself is locked, so nothing is left in it.
+    """
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        handle = os.open(folder, os.O_RDONLY)
+    except OSError as error:
+        raise SodapError(f"cannot write {folder}: {error.strerror or error}") from error
+    try:
+        with suppress(OSError):  # some network drives know no locks
+            try:
+                fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except BlockingIOError as error:
+                raise SodapError(
+                    f"another process is at work in {folder}; see `sodap watch {folder}`"
+                ) from error
+        yield
+    finally:
+        os.close(handle)
 
 
 def read_json(path: Path) -> dict[str, Any]:

@@ -14,6 +14,8 @@ from typing import Any
 import pytest
 
 import sodap
+from sodap.experiments import load_config
+from sodap.storage import write_json
 
 SODAP = Path(sys.executable).parent / "sodap"
 
@@ -112,7 +114,9 @@ def test_killed_in_the_middle_of_an_epoch_and_resumed(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
-def test_interrupted_by_the_user(tmp_path: Path) -> None:
+@pytest.mark.parametrize("how", [signal.SIGINT, signal.SIGTERM])
+def test_interrupted_by_the_user(how: signal.Signals, tmp_path: Path) -> None:
+    """Or by a batch system or a container, which send SIGTERM."""
     process = subprocess.Popen(
         [str(SODAP), *RUN],
         cwd=tmp_path,
@@ -128,8 +132,23 @@ def test_interrupted_by_the_user(tmp_path: Path) -> None:
         assert process.poll() is None
         assert time.monotonic() < deadline
         time.sleep(0.02)
-    process.send_signal(signal.SIGINT)
+    process.send_signal(how)
     _, errors = process.communicate(timeout=60)
     assert process.returncode == 130
     assert "--resume" in errors
     assert json.loads((folder / "record.json").read_text())["status"] == "interrupted"
+
+
+def test_what_resume_finds(tmp_path: Path) -> None:
+    """One sentence, and not two that contradict each other."""
+    finished = tmp_path / "finished"
+    write_json(finished / "config.json", load_config("default", ["epochs=9"]).described())
+    write_json(finished / "record.json", {"status": "finished"})
+    other = call("run", "default", "--out", "finished", "--resume", cwd=tmp_path)
+    assert other.returncode == 2
+    assert "finished holds a run with another training.epochs" in other.stderr
+    assert other.stdout == ""
+    none = call("run", "default", "stream=nowhere", "--out", "none", "--resume", cwd=tmp_path)
+    assert none.returncode == 2
+    assert "there is no run in none to go on with; it begins now" in none.stdout
+    assert "nowhere" in none.stderr

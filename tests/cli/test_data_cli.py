@@ -10,12 +10,15 @@ from pathlib import Path
 import numpy as np
 import pytest
 from PIL import Image
+from rich.console import Console
 from typer.testing import CliRunner, Result
 
+from sodap.cli import data
 from sodap.cli.data import app
 from sodap.errors import SodapError
 from sodap.streams.catalogue import find_source, source_names
 from sodap.streams.protocols import protocol_names
+from sodap.streams.sources.folder import EmptyDomainWarning, SkippedFilesWarning
 
 
 def call(*arguments: object) -> Result:
@@ -58,6 +61,69 @@ def test_what_cannot_be_learned_is_said(tmp_path: Path) -> None:
     assert "These images cannot be learned as they are: " in page
 
 
+def test_an_image_too_small_to_learn_exits_with_2(tmp_path: Path) -> None:
+    write_pictures(tmp_path / "mine", "1-clinic")
+    small = tmp_path / "mine/1-clinic/cat/0.png"
+    Image.new("RGB", (5, 5)).save(small)
+    shown = call("check", tmp_path / "mine", "--out", tmp_path / "out")
+    assert shown.exit_code == 2
+    said = "1-clinic/cat/0.png has 5 x 5 pixels; at least 8 a side are needed"
+    assert f"cannot be learned: {said}" in shown.output
+
+
+def test_what_is_left_out_is_said_and_is_on_the_page(tmp_path: Path) -> None:
+    write_pictures(tmp_path / "mine", "1-clinic")
+    (tmp_path / "mine/2-mount").mkdir()
+    (tmp_path / "mine/1-clinic/cat/scan.dicom").touch()
+    with pytest.warns() as heard:
+        shown = call("check", tmp_path / "mine", "--out", tmp_path / "out")
+    assert shown.exit_code == 0, shown.output
+    assert [each.category for each in heard] == [EmptyDomainWarning, SkippedFilesWarning]
+    sentences = [str(each.message) for each in heard]
+    assert json.loads((tmp_path / "out/check.json").read_text())["warnings"] == sentences
+    page = (tmp_path / "out/check.html").read_text("utf-8")
+    assert "Warnings (2)" in page
+    assert "&#39;2-mount&#39;" in page
+    assert "1 .dicom" in page
+
+
+def test_an_error_does_not_swallow_a_warning(tmp_path: Path) -> None:
+    (tmp_path / "mine/1-clinic/cat").mkdir(parents=True)
+    (tmp_path / "mine/1-clinic/cat/scan.dicom").touch()
+    with pytest.warns(SkippedFilesWarning, match=r"1 \.dicom"):
+        found = call("check", tmp_path / "mine", "--out", tmp_path / "out")
+    assert isinstance(found.exception, SodapError)
+
+
+def test_warnings_reach_the_terminal(tmp_path: Path) -> None:
+    write_pictures(tmp_path / "mine", "1-clinic")
+    (tmp_path / "mine/2-mount").mkdir()
+    code = "from sodap.cli.main import main; main()"
+    command = [sys.executable, "-c", code, "data", "check", "mine"]
+    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=True)
+    assert done.stderr.count("sodap: warning: mine has domain folders without any image") == 1
+
+
+def test_with_groups_the_verdict_is_plain_and_green(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    write_pictures(tmp_path, "here", count=30)
+    files = sorted((tmp_path / "here").rglob("*.png"))
+    rows = [(file.relative_to(tmp_path), file.parent.name, "here", file.stem) for file in files]
+    lines = [",".join(map(str, row)) for row in rows]
+    (tmp_path / "with.csv").write_text("path,label,domain,group\n" + "\n".join(lines))
+    cut = [line.rpartition(",")[0] for line in lines]
+    (tmp_path / "without.csv").write_text("path,label,domain\n" + "\n".join(cut))
+    terminal = Console(force_terminal=True, color_system="standard", width=200)
+    monkeypatch.setattr(data, "console", terminal)
+    shown = call("check", tmp_path / "with.csv", "--out", tmp_path / "out")
+    assert "\x1b[32mNo leakage was found.\x1b[0m" in shown.output
+    shown = call("check", tmp_path / "without.csv", "--out", tmp_path / "out")
+    assert "Groups (patients) were not given, so they were not checked." in shown.output
+    assert "No leakage was found." not in shown.output
+    assert "\x1b[32mNo leak" not in shown.output
+
+
 def test_the_cache_can_be_deleted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("SODAP_CACHE", str(tmp_path))
     (tmp_path / f"{'0a' * 16}.images").write_bytes(b"x" * 2_000_000)
@@ -81,7 +147,10 @@ def test_a_clean_folder(tmp_path: Path) -> None:
         write_pictures(tmp_path / "mine", domain)
     shown = call("check", tmp_path / "mine", "--out", tmp_path / "out")
     assert shown.exit_code == 0, shown.output
-    assert "No leakage was found." in shown.output
+    assert (
+        "No leak between splits was found by file or picture. "
+        "Groups (patients) were not given, so they were not checked." in shown.output
+    )
     assert sorted(path.name for path in (tmp_path / "out").iterdir()) == [
         "check.html",
         "check.json",

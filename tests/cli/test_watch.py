@@ -101,7 +101,12 @@ def test_the_stage_under_way_shows_its_drift(watched: tuple[Path, list[str]]) ->
     begun = record["stages"][1]["begun"]
     line = next(each for each in frames[3].splitlines() if "domain 1" in each)
     assert line.startswith("…")
-    assert f"{begun['drift']['score']:.2f}" in line
+    assert "too few batches" in line, "10 are needed, and the domain before has fewer"
+    begun["drift"] |= {"past_batches": 10}
+    stages = [*record["stages"][:1], record["stages"][1] | {"begun": begun}]
+    known = shown(frame(Snapshot(folder, record | {"stages": stages})))
+    assert f"{begun['drift']['score']:.2f}" in known
+    assert "too few" not in known
     assert f"60 + {begun['pool']['active']}, grew by {begun['drift']['added']}" in line
     before = next(each for each in frames[2].splitlines() if "domain 1" in each)
     assert "grew" not in before, "it had not met that domain yet"

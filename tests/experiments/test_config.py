@@ -75,7 +75,7 @@ def test_another_method_leaves_the_recipes_options_behind() -> None:
         ("lr.x=1", "'training.lr': "),
         ("method=magic", "no method is called 'magic'"),
         ("device=tpu", "'device'"),
-        ("capacity=10", "a pool of capacity 10 cannot hold 60"),
+        ("capacity=10", "^recipe 'default': a pool of capacity 10 cannot hold 60"),
     ],
 )
 def test_changes_that_cannot_be(change: str, words: str) -> None:

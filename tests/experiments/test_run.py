@@ -1,6 +1,8 @@
 from __future__ import annotations
 
 import json
+import shutil
+import sys
 import threading
 import time
 from collections.abc import Callable
@@ -459,8 +461,35 @@ def test_a_damaged_checkpoint_is_refused(tmp_path: Path) -> None:
     content = bytearray(file.read_bytes())
     content[len(content) // 2] ^= 1
     file.write_bytes(content)
-    with pytest.raises(SodapError, match="damaged: its checksum"):
+    with pytest.raises(SodapError, match=r"damaged: its checksum.*; delete .*checkpoint to begin"):
         run(quick("sequential"), folder, stream=make_stream(), resume=True)
+
+
+def test_two_processes_do_not_learn_in_one_folder(tmp_path: Path) -> None:
+    refused = []
+
+    class Impatient(Observer):
+        def epoch_done(self, stage: Stage, row: Any) -> None:
+            with pytest.raises(SodapError, match="another process is at work") as error:
+                run(quick(), tmp_path / "run", stream=make_stream(), resume=True)
+            refused.append(error)
+
+    record = run(quick(), tmp_path / "run", stream=make_stream(), observer=Impatient())
+    assert len(refused) == 4
+    assert run(quick(), tmp_path / "run", stream=make_stream(), resume=True) == record
+
+
+def test_whoever_waited_for_a_run_that_finished_leaves_it_alone(
+    finished: tuple[Path, dict[str, Any]], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It looked while the other was still learning, and comes in when that one is done."""
+    folder = tmp_path / "run"
+    shutil.copytree(finished[0], folder)
+    before = files(folder / "model")
+    running = sys.modules["sodap.experiments.run"]  # the package has a function of that name
+    monkeypatch.setattr(running, "look", lambda *_, **__: None)
+    assert run(quick(), folder, stream=make_stream(), resume=True) == finished[1]
+    assert files(folder / "model") == before
 
 
 def test_a_run_goes_on_with_the_same_images_only(tmp_path: Path) -> None:

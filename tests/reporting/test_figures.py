@@ -23,6 +23,7 @@ from sodap.reporting import (
     to_svg,
 )
 from sodap.reporting.loss_figures import group_means, losses_by_step, unweighed
+from sodap.reporting.svg import lay_out
 
 from .made_records import CLASSES, DOMAINS, made_log, made_record, made_stream, made_traces
 
@@ -127,6 +128,16 @@ def test_forgetting_keeps_a_methods_colour() -> None:
         if line.get_label() in ("ours", "theirs")
     }
     assert len(colours) == 2
+
+
+def test_long_names_above_panels_lose_their_middle() -> None:
+    names = ("a-camera-that-has-a-very-long-name-1", "a-camera-that-has-a-very-long-name-2", "snow")
+    figure = forgetting({"ours": made_record(stream=made_stream(names))})
+    lay_out(figure)
+    titles = [panel.get_title() for panel in figure.axes]
+    assert titles[2] == "snow"
+    for title, end in zip(titles[:2], "12", strict=True):
+        assert re.fullmatch(rf"a-camera.*….*name-{end}", title)
 
 
 def test_pool_growth_stacks_active_on_frozen() -> None:

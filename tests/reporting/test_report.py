@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import json
 import re
 import shutil
@@ -19,12 +20,13 @@ from xml.etree import ElementTree
 import numpy as np
 import pytest
 from matplotlib.axes import Axes
+from matplotlib.backends.backend_agg import FigureCanvasAgg
 from PIL import Image
 
 from sodap.errors import SodapError
 from sodap.evaluation import effects, metric_intervals, reliability, summary
 from sodap.experiments import Observer, load_config, run
-from sodap.reporting.blocks import Card, Cell, Drawing, Section, Table
+from sodap.reporting.blocks import Card, Cell, Drawing, Prose, Section, Table
 from sodap.reporting.report import report_page, write_report
 from sodap.reporting.runs import (
     ShownRun,
@@ -49,7 +51,12 @@ from sodap.reporting.sections.composition import (
     probe_figure,
 )
 from sodap.reporting.sections.cost import cost_table, stage_seconds, time_figure
-from sodap.reporting.sections.growth import drift_figure, drift_table, pool_table
+from sodap.reporting.sections.growth import (
+    drift_figure,
+    drift_table,
+    growth_section,
+    pool_table,
+)
 from sodap.reporting.sections.likeness import likeness_figure
 from sodap.reporting.sections.origin import troubles
 from sodap.reporting.sections.results import (
@@ -75,6 +82,7 @@ from sodap.reporting.sections.training import (
     schedule_figure,
     stops_table,
 )
+from sodap.reporting.svg import lay_out
 from sodap.reporting.tables import make_tables
 from sodap.storage import load_state
 from sodap.streams import Stage
@@ -187,12 +195,32 @@ def test_calibration_is_drawn(full: ShownRun) -> None:
         calibration_figure(full, found).axes, found, last.confidence, last.right, strict=True
     ):
         expected = reliability(sure.numpy(), right.numpy())
-        assert f"{expected.error:.3f}" in axes.get_title()
+        assert axes.get_title().endswith(f"\nECE {expected.error:.3f}")
         some = each.counts > 0
         heights = [bar.get_height() for bar in axes.containers[0]]
         middles = [bar.get_x() + bar.get_width() / 2 for bar in axes.containers[0]]
         assert np.allclose(heights, expected.accuracy[some])
         assert np.allclose(middles, expected.confidence[some])
+
+
+@pytest.mark.parametrize("count", [1, 3, 4, 5])
+@pytest.mark.parametrize("name", ["03-deepdrid_uwf", "a-camera-that-has-a-very-long-name"])
+def test_calibration_is_told_whole_under_long_names(full: ShownRun, name: str, count: int) -> None:
+    domains = [{"name": f"{name}{place}"} for place in range(count)]
+    named = replace(full, record={**full.record, "stream": {"domains": domains}})
+    found = (calibration(full) * count)[:count]
+    figure = calibration_figure(named, found)
+    lay_out(figure)
+    canvas = FigureCanvasAgg(figure)
+    canvas.draw()  # type: ignore[no-untyped-call]
+    pen = canvas.get_renderer()  # type: ignore[no-untyped-call]
+    boxes = [axes.title.get_window_extent(pen) for axes in figure.axes]
+    for axes, each, box in zip(figure.axes, found, boxes, strict=True):
+        assert axes.get_title().endswith(f"\nECE {each.error:.3f}")
+        assert box.x0 >= 0
+        assert box.x1 <= figure.bbox.width
+        others = [*boxes, *(label.get_window_extent(pen) for label in figure.texts)]
+        assert sum(box.overlaps(other) for other in others) == 1, "itself only"
 
 
 # ------------------------------------------------------------------ the stream
@@ -263,6 +291,21 @@ def test_drift_of_every_layer_and_batch_is_drawn(full: ShownRun) -> None:
     assert [row[1:] for row in values(pool_table(full))] == [
         [pool["frozen"], pool["active"], pool["unused"]] for pool in pools
     ]
+
+
+def test_drift_that_was_hardly_measured_is_called_so(full: ShownRun) -> None:
+    run = copy.deepcopy(full)
+
+    def words(past: int) -> str:
+        run.stages[1]["begun"]["drift"]["past_batches"] = past
+        section = growth_section(run)
+        assert section is not None
+        return " ".join(block.text for block in section.blocks if isinstance(block, Prose))
+
+    run.stages[2]["begun"]["drift"]["past_batches"] = 10
+    assert "hardly measured" not in words(past=10)
+    told = words(past=4)
+    assert "hardly measured in stage 2 domain 1: there were 4 of 10 batches to compare" in told
 
 
 def test_drift_above_its_band_is_orange() -> None:
@@ -551,6 +594,16 @@ def test_damage_is_told_and_the_rest_is_shown(home: Path, tmp_path: Path) -> Non
     assert "The run left no answers to single images" in page
     shutil.rmtree(tmp_path / "run" / "evidence")
     assert any("left no evidence" in words for words in troubles(read_run(tmp_path / "run")))
+
+
+def test_a_path_is_quoted_as_it_is(
+    home: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    shutil.copytree(home / "sodap-0", tmp_path / "e1")
+    next((tmp_path / "e1" / "evidence").glob("stage-2-*")).write_bytes(b"broken")
+    monkeypatch.chdir(tmp_path)
+    (told,) = troubles(read_run(Path("e1")))
+    assert re.match(r"e1/evidence/stage-2-\w+\.safetensors is damaged: .+\.$", told)
 
 
 def test_without_composition_the_page_says_why(home: Path, full: ShownRun) -> None:

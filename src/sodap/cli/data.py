@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import warnings
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -118,12 +122,14 @@ def check(
     from sodap.streams.check import check_page, check_plan
     from sodap.streams.splits import write_splits
 
-    plan = _plan(stream, data, lists, splits, seed)
+    with _heard() as warned:
+        plan = _plan(stream, data, lists, splits, seed)
     with Progress(console=console, transient=True, disable=not console.is_terminal) as progress:
         task = progress.add_task("reading images", total=None)
         report = check_plan(
             plan, lambda done, total: progress.update(task, completed=done, total=total)
         )
+    report = replace(report, warnings=tuple(warned))
     write_bytes(out / "check.html", check_page(report).encode())
     write_json(out / "check.json", report.to_json())
     write_splits(out / "splits.csv", plan.rows())
@@ -133,6 +139,22 @@ def check(
         raise typer.Exit(1)
     if report.obstacles and not report.without_images:
         raise typer.Exit(2)
+
+
+@contextmanager
+def _heard() -> Iterator[list[str]]:
+    """Our own warnings, for the page; they are passed on to the terminal as well."""
+    sentences: list[str] = []
+    heard: list[warnings.WarningMessage] = []
+    try:
+        with warnings.catch_warnings(record=True) as heard:
+            warnings.simplefilter("always")
+            yield sentences
+    finally:  # an error must not swallow what was said before it
+        for each in heard:
+            if each.category.__module__.startswith("sodap."):
+                sentences.append(str(each.message))
+            warnings.warn_explicit(each.message, each.category, each.filename, each.lineno)
 
 
 def _plan(
@@ -184,7 +206,11 @@ def show_report(report: Report) -> None:
     for leak in report.leaks:
         _say(f"[bold red]leak:[/] {escape(str(leak))}")
     if not report.leaks:
-        _say("[green]No leakage was found.[/]")
+        # Green would promise what nobody has looked at.
+        colour = "green" if report.all_checked else "yellow"
+        _say(f"[{colour}]{escape(report.verdict)}[/]")
+    elif report.unchecked:
+        _say(escape(report.unchecked))
 
 
 def _counts(report: Report) -> Table:

@@ -13,6 +13,7 @@ from rich.table import Table
 
 from sodap.cli.data import app as data_app
 from sodap.errors import SodapError
+from sodap.interruption import heed_sigterm
 from sodap.memory import keep_freed_memory
 from sodap.version import __version__
 
@@ -33,6 +34,7 @@ def main() -> None:
     """The entry point: turns what went wrong into what a user can read."""
     warnings.showwarning = _show_warning  # type: ignore[assignment]
     keep_freed_memory()
+    heed_sigterm()
     try:
         app()
     except SodapError as error:
@@ -82,16 +84,19 @@ def run(
     """Learn a stream of domains and write a folder that tells everything about it."""
     from sodap.cli.progress import ProgressBars
     from sodap.cli.tables import show_result
-    from sodap.experiments import is_finished, load_config
+    from sodap.experiments import load_config
     from sodap.experiments import run as run_config
+    from sodap.experiments.run import look
     from sodap.experiments.tracking import Together, Tracker
 
     config = load_config(recipe, changes or [])
     name = f"{Path(config.stream).resolve().stem}-{config.method}-s{config.seed}"
     folder = out or Path("runs") / name
     trackers = [Tracker(kind, config, folder) for kind in dict.fromkeys(log or [])]
-    if resume and is_finished(folder):
+    if resume and look(config, folder, resume=True) is not None:
         console.print(f"{folder} was finished before; nothing is left to do", markup=False)
+    elif resume and not (folder / "config.json").exists():
+        console.print(f"there is no run in {folder} to go on with; it begins now", markup=False)
     try:
         with ProgressBars(console) as bars:
             both = Together(bars, *trackers)

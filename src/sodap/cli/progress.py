@@ -11,6 +11,7 @@ from rich.console import Console
 from rich.markup import escape
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
+from sodap.drift import too_few
 from sodap.experiments import Observer
 from sodap.streams import Stage, Stream
 
@@ -106,7 +107,9 @@ class ProgressBars(Bars, Observer):
         ]
         drift = record["begun"].get("drift")
         if drift is not None:
-            words.append(f"| drift {drift['score']:.2f}, {drift['added']} prompts added")
+            few = too_few(drift)
+            known = f"{drift['score']:.2f}" if few is None else f"hardly measured ({few})"
+            words.append(f"| drift {known}, {drift['added']} prompts added")
         self._say(" ".join(words))
 
 

@@ -22,6 +22,7 @@ from rich.style import Style
 from rich.table import Table
 from rich.text import Text
 
+from sodap.drift import too_few
 from sodap.errors import SodapError
 from sodap.storage import has_state, load_state, read_json
 
@@ -176,10 +177,12 @@ def _curve(scores: Sequence[float], stage: Mapping[str, Any] | None) -> str:
 
 
 def _drift(begun: Mapping[str, Any]) -> str:
-    """The score, and where it would lie if nothing had changed."""
+    """The score, and where it would lie if nothing had changed; or why it says little."""
     drift = begun.get("drift")
     if drift is None:
         return ""
+    if too_few(drift):
+        return "too few batches"
     band = drift["null_band"]
     without = f" (none: {band['low']:.2f}–{band['high']:.2f})" if band else ""
     return f"{drift['score']:.2f}{without}"

@@ -17,6 +17,7 @@ from sodap.drift.score import DriftDetector, DriftReport
 from sodap.drift.settings import DriftSettings
 from sodap.drift.signals import iou, selection_entropy, usage_set
 from sodap.drift.window import UsageWindow
+from sodap.drift.words import too_few
 
 __all__ = [
     "DriftDetector",
@@ -30,5 +31,6 @@ __all__ = [
     "null_band",
     "selection_entropy",
     "should_expand",
+    "too_few",
     "usage_set",
 ]

@@ -46,8 +46,7 @@ def drift_score(
     # Without a past there is nothing to differ from: neither signal counts.
     overlap = iou(used, np.logical_or.reduce(past_sets, axis=1)) if entries else np.ones(layers)
     deviation = np.zeros(layers)
-    # A short window is full before it has `min_entries`; with one entry there is no spread at all.
-    if entries >= min(settings.min_entries, max(settings.window - 1, 2)):
+    if entries >= settings.needed:
         # Batches that are almost identical make a std near 0, and any rounding a huge score.
         std = np.maximum(past_entropies.std(axis=1), settings.std_floor * np.log(prompts))
         deviation = np.abs(entropy - past_entropies.mean(axis=1)) / (std + EPSILON)

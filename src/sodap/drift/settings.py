@@ -46,6 +46,14 @@ class DriftSettings(BaseModel):
         description="θ: a domain with a lower score adds no prompt; 0 = all add, 0.7 = the paper",
     )
 
+    @property
+    def needed(self) -> int:
+        """Past batches from which on the entropy counts.
+
+        A short window is full before it has `min_entries`; with one entry there is no spread.
+        """
+        return min(self.min_entries, max(self.window - 1, 2))
+
     @model_validator(mode="after")
     def _growth_has_a_range(self) -> Self:
         if self.min_growth > self.max_growth:

@@ -139,7 +139,9 @@ def validate(content: Mapping[str, Any], source: str) -> RunConfig:
         key = ".".join(map(str, first["loc"]))
         given = first.get("input")
         shown = f" (got {given!r})" if isinstance(given, (str, int, float, bool)) else ""
-        raise SodapError(f"{source}, '{key}': {first['msg'].lower()}{shown}") from error
+        where = f"{source}, '{key}'" if key else source  # what two keys together do wrong has none
+        said = first["msg"].lower().removeprefix("value error, ")
+        raise SodapError(f"{where}: {said}{shown}") from error
     return config
 
 

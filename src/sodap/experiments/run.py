@@ -31,7 +31,7 @@ from sodap.experiments.evidence import Findings, evidence_of, model_of
 from sodap.experiments.observer import Observer
 from sodap.experiments.writer import Writer
 from sodap.learning import Learner, StageProgress, Training
-from sodap.storage import is_left_over, read_json, sweep, write_json
+from sodap.storage import alone_in, is_left_over, read_json, sweep, write_json
 from sodap.streams import Stage, Stream, at_hand, load_stream, union
 from sodap.streams.splits import write_splits
 
@@ -150,6 +150,12 @@ class _Run:
 
     def to_the_end(self) -> dict[str, Any]:
         # Only now, with every input read and found good, is anything written.
+        with alone_in(self.folder):
+            if is_finished(self.folder):  # by whoever had the folder until now
+                return read_json(self.folder / "record.json")
+            return self._alone()
+
+    def _alone(self) -> dict[str, Any]:
         sweep(self.folder)
         write_json(self.folder / "config.json", self.account.header["config"])
         if self.stream.rows:
@@ -256,7 +262,12 @@ class _Run:
 
     def _resume(self) -> StageProgress | None:
         """Take up the last checkpoint, if there is one."""
-        found = self.checkpoint.read()
+        try:
+            found = self.checkpoint.read()
+        except SodapError as error:
+            raise SodapError(
+                f"{error}; delete {self.checkpoint.folder} to begin this run anew"
+            ) from error
         if found is None:
             return None
         tensors, facts = found
@@ -264,7 +275,8 @@ class _Run:
             before = facts["learned_from"].get(what)
             if before != now:
                 raise SodapError(
-                    f"{self.folder} was begun with another {what} and cannot go on with this one"
+                    f"{self.folder} was begun with another {what} and cannot go on with this one; "
+                    f"choose another --out to begin anew"
                 )
         parts: dict[str, dict[str, Any]] = {"method": {}, "progress": {}}
         for key, value in tensors.items():

@@ -17,10 +17,10 @@ from contextlib import suppress
 from dataclasses import dataclass
 from multiprocessing import connection, get_context, parent_process, resource_tracker
 from multiprocessing.context import SpawnProcess
-from types import FrameType
 from typing import Any, Generic, TypeVar
 
 from sodap.errors import SodapError
+from sodap.interruption import heed_sigterm
 
 T = TypeVar("T")
 
@@ -130,7 +130,7 @@ def _cause(code: int | None) -> str:
 
 def _serve(pipe: connection.Connection[Any, Any], work: Callable[[Any], Any]) -> None:
     signal.signal(signal.SIGINT, signal.SIG_IGN)
-    signal.signal(signal.SIGTERM, _stop)
+    heed_sigterm()
     try:
         while True:
             pipe.send(_attempt(work, pipe.recv()))
@@ -145,12 +145,6 @@ def _attempt(work: Callable[[Any], Any], task: Any) -> tuple[Any, str | None, st
         return None, str(error), ""
     except Exception as error:
         return None, f"{type(error).__name__}: {error}", traceback.format_exc()
-
-
-def _stop(*_: int | FrameType | None) -> None:
-    """Once: a second request must not disturb the writing that the first one brought about."""
-    signal.signal(signal.SIGTERM, signal.SIG_IGN)
-    raise KeyboardInterrupt
 
 
 def stop_if_orphaned() -> None:

@@ -183,7 +183,7 @@ class ResidualSodap(Method):
         """Measure how differently the new domain uses the prompts, and grow by it."""
         c, pool = self.config, self.prompter.pool
         window = self.reference.window(self._in_use) if c.drift_prefill else self._empty_window()
-        band = null_band(window, c.drift)
+        band, past = null_band(window, c.drift), window.filled
         report = self._observe(batches, window)
         added = 0
         if should_expand(report.mean, c.drift):
@@ -198,6 +198,8 @@ class ResidualSodap(Method):
             "entropy_per_layer": report.entropy.mean(0).tolist(),
             "overlap_per_layer": report.overlap.mean(0).tolist(),
             "null_band": None if band is None else band._asdict(),
+            "past_batches": past,
+            "needed_batches": c.drift.needed,
             "added": added,
         }
 

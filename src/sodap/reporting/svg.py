@@ -11,6 +11,8 @@ from matplotlib import rc_context
 from matplotlib.backends.backend_svg import FigureCanvasSVG
 from matplotlib.figure import Figure
 
+from sodap.reporting.titles import fit_titles
+
 # Text and axes are drawn in this almost black; on the page they take the colour of its text.
 INK = "#010101"
 
@@ -53,6 +55,7 @@ def lay_out(figure: Figure) -> None:
     figure.dpi = dots  # measuring has changed it
     with rc_context(PLACED):
         figure.set_layout_engine(None)
+    fit_titles(figure)
 
 
 def to_svg(figure: Figure, title: str) -> str:

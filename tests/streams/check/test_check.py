@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 import json
 import re
+from dataclasses import replace
 from itertools import combinations
 from pathlib import Path
 
@@ -14,6 +15,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from PIL import Image, ImageEnhance
 
+from sodap.errors import SodapError
+from sodap.streams import images
 from sodap.streams.check import check_page, check_plan
 from sodap.streams.check.duplicates import ALIKE, HASH_DISTANCE, exact_copies, near_copies
 from sodap.streams.check.fingerprints import (
@@ -23,6 +26,7 @@ from sodap.streams.check.fingerprints import (
     read_fingerprint,
 )
 from sodap.streams.check.sheets import LIMIT
+from sodap.streams.images import MIN_SIDE, read_image
 from sodap.streams.items import Item
 from sodap.streams.plans import Plan, PlannedDomain, plan, plan_lists
 
@@ -182,7 +186,7 @@ def test_nothing_is_found_where_nothing_is(tmp_path: Path) -> None:
     found = (report.leaks, report.twins, report.unreadable, report.tiny, report.missing)
     assert not any(found)
     assert report.counts["one", "train"] == {"a": 6, "b": 6}
-    assert "No leakage was found." in check_page(report)
+    assert "No leakage was found." not in check_page(report)  # no groups were given
 
 
 def test_everything_is_found(tmp_path: Path) -> None:
@@ -231,7 +235,7 @@ def test_everything_is_found(tmp_path: Path) -> None:
         {"1.jpg", "2.jpg", "3.jpg"}
     ]
     assert [(flaw.path, flaw.what) for flaw in report.unreadable] == [
-        ("broken.jpg", "is not a whole image")
+        ("broken.jpg", "cannot be read as an image: it is damaged, cut short or of a rare kind")
     ]
     assert [flaw.path for flaw in report.tiny] == ["small.jpg"]
     assert set(report.missing) == {
@@ -293,7 +297,104 @@ def test_sheets_are_small(tmp_path: Path) -> None:
 def test_an_image_in_a_wrong_place_is_unreadable(tmp_path: Path) -> None:
     items = (Item(tmp_path / "gone.jpg", "a", "a"),)
     report = check_plan(plan_of(PlannedDomain("one", tmp_path, items, ("train",))))
-    assert report.unreadable[0].what == "No such file or directory"
+    assert report.unreadable[0].what == "cannot be read: no such file or directory"
+
+
+def tiff(*pages: Image.Image) -> bytes:
+    file = io.BytesIO()
+    pages[0].save(file, "TIFF", save_all=True, append_images=pages[1:])
+    return file.getvalue()
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "words"),
+    [
+        ("small.jpg", jpeg(picture(1).resize((5, 90))), "has 5 x 90 pixels; at least 8 a side"),
+        ("renamed.dcm", jpeg(picture(1)), "DICOM file"),
+        ("pages.tif", tiff(picture(1), picture(2)), "holds 2 pages"),
+        ("float.tif", tiff(Image.new("F", (90, 90))), "holds floating-point values"),
+        ("empty.png", b"", "the file is empty"),
+    ],
+)
+def test_what_a_run_refuses_is_an_obstacle(
+    tmp_path: Path, name: str, content: bytes, words: str
+) -> None:
+    domain = planned(tmp_path, "one", {name: ("train", "a", content)})
+    with pytest.raises(SodapError) as refused:
+        read_image(tmp_path / "one" / name, 64)
+    report = check_plan(plan_of(domain))
+    said = [obstacle for obstacle in report.obstacles if obstacle.startswith(name)]
+    assert len(said) == 1
+    assert words in said[0]
+    assert str(refused.value) == f"{tmp_path / 'one'}/{said[0]}"
+    assert not report.tiny
+
+
+def test_the_smallest_image_that_is_learned_is_no_obstacle(tmp_path: Path) -> None:
+    least = jpeg(picture(1).resize((MIN_SIDE, 90)))
+    report = check_plan(plan_of(planned(tmp_path, "one", {"1.jpg": ("train", "a", least)})))
+    assert not report.unreadable
+    assert [flaw.path for flaw in report.tiny] == ["1.jpg"]
+
+
+def test_what_pillow_does_not_know_is_seen_as_a_run_sees_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A stand-in for pydicom, which is no dependency of these tests."""
+    monkeypatch.setattr(images, "_decode_dicom", lambda content, path: picture(len(content)))
+    files = {f"{n}.dcm": ("train", "a", bytes(n)) for n in (1, 2)}
+    report = check_plan(plan_of(planned(tmp_path, "one", files)))
+    assert not any((report.unreadable, report.tiny, report.twins))
+
+
+# ------------------------------------------------------------------ groups
+
+
+@pytest.mark.parametrize(
+    ("grouped", "without_images", "verdict"),
+    [
+        (("one", "two"), False, "No leakage was found."),
+        (
+            ("one",),
+            False,
+            "No leak between splits was found by file or picture. "
+            "Groups (patients) were not given for two, so they were not checked there.",
+        ),
+        (
+            (),
+            False,
+            "No leak between splits was found by file or picture. "
+            "Groups (patients) were not given, so they were not checked.",
+        ),
+        (
+            ("one", "two"),
+            True,
+            "No leakage was found in the lists. The images themselves were not looked at.",
+        ),
+    ],
+)
+def test_the_verdict_is_on_what_was_checked(
+    tmp_path: Path, grouped: tuple[str, ...], without_images: bool, verdict: str
+) -> None:
+    domains = []
+    for first, name in ((0, "one"), (500, "two")):
+        domain = clean(tmp_path, name, first)
+        if name in grouped:
+            items = tuple(replace(item, group=item.path.name) for item in domain.items)
+            domain = replace(domain, items=items)
+        domains.append(replace(domain, root=None) if without_images else domain)
+    report = check_plan(plan_of(*domains))
+    assert report.verdict == verdict
+    sure = len(grouped) == 2 and not without_images
+    assert f'<p class="verdict{"" if sure else " partly"}">{verdict}</p>' in check_page(report)
+
+
+def test_a_leak_does_not_hide_that_groups_were_not_checked(tmp_path: Path) -> None:
+    twice = jpeg(picture(1))
+    files = {"1.jpg": ("train", "a", twice), "2.jpg": ("test", "a", twice)}
+    report = check_plan(plan_of(planned(tmp_path, "one", files)))
+    assert report.leaks
+    assert "Groups (patients) were not given, so they were not checked." in check_page(report)
 
 
 # ------------------------------------------------------------------ real data

@@ -16,7 +16,7 @@ from sodap.errors import SodapError
 from sodap.streams.catalogue import read_source
 from sodap.streams.items import Item
 from sodap.streams.sources import table as table_module
-from sodap.streams.sources.folder import read_folder
+from sodap.streams.sources.folder import EmptyDomainWarning, SkippedFilesWarning, read_folder
 from sodap.streams.sources.table import OverlookedColumnWarning, read_table
 
 
@@ -61,6 +61,40 @@ def test_folders_in_disorder(paths: list[str], message: str, tmp_path: Path) -> 
 def test_no_folder(tmp_path: Path) -> None:
     with pytest.raises(SodapError, match="none cannot be read: No such file or directory"):
         read_folder(tmp_path / "none")
+
+
+def test_a_domain_without_images_is_named(tmp_path: Path) -> None:
+    put(tmp_path / "01/cat/1.png", tmp_path / "03/cat/notes.txt")
+    (tmp_path / "02-mount").mkdir()
+    with pytest.warns(EmptyDomainWarning, match=r"left out: '02-mount', '03'; .* mount") as heard:
+        assert len(read_folder(tmp_path)) == 1
+    assert len(heard) == 1
+
+
+def test_files_of_an_unknown_kind_are_counted(tmp_path: Path) -> None:
+    put(*(tmp_path / f"a/cat/{name}" for name in ("1.png", "2.dicom", "3.DICOM", "IM0004")))
+    put(tmp_path / "a/x.mat", tmp_path / "y.mat", tmp_path / "z.mat")
+    counts = r"3 \.mat, 2 \.dicom, 1 without a suffix; the first is .*; images end in \.png"
+    with pytest.warns(SkippedFilesWarning, match=counts) as heard:
+        assert len(read_folder(tmp_path)) == 1
+    assert len(heard) == 1
+
+
+def test_without_any_image_the_files_that_are_there_are_counted(tmp_path: Path) -> None:
+    put(tmp_path / "a/cat/1.dicom")
+    with pytest.warns(SkippedFilesWarning, match=r"1 \.dicom") as heard:
+        assert read_folder(tmp_path) == []
+    assert len(heard) == 1
+
+
+@pytest.mark.parametrize("place", ["", "a", "a/cat"])
+def test_notes_beside_the_images_are_no_matter(place: str, tmp_path: Path) -> None:
+    """A warning would be an error here."""
+    put(tmp_path / "a/cat/1.png")
+    for name in ("README", "LICENSE", "Readme.de", "a.txt", "a.CSV", "a.json", "a.md", "a.xml"):
+        put(tmp_path / place / name)
+    put(*(tmp_path / place / n for n in (".DS_Store", "Thumbs.db", "desktop.ini", "a.yaml")))
+    assert len(read_folder(tmp_path)) == 1
 
 
 names = st.text(st.characters(categories=["Ll", "Lu", "Nd"]), min_size=1, max_size=6)

@@ -9,6 +9,7 @@ import numpy as np
 from matplotlib import rc_context
 from matplotlib.figure import Figure
 
+from sodap.drift import too_few
 from sodap.reporting import figures
 from sodap.reporting.blocks import Block, Cell, Drawing, Prose, Section, Table
 from sodap.reporting.figures import BLUE, ORANGE, WIDTH
@@ -57,6 +58,17 @@ def _blocks(run: ShownRun) -> Iterator[Block]:
             "lies above the grey band of batches without drift, blue does not. The band is that of "
             "a mean over layers, so a single layer leaves it more often.",
             [layer_table(met)],
+        )
+    thin = [stage for stage in met if too_few(stage["begun"]["drift"])]
+    if thin:
+        stages = ", ".join(f"{stage['stage']} {stage['domain']}" for stage in thin)
+        counts = too_few(thin[0]["begun"]["drift"])
+        yield Prose(
+            f"Drift was hardly measured in stage {stages}: there were {counts}, so the score tells "
+            f"of the overlap of usage sets alone, and the pool grew by as much as a score near 0 "
+            f"asks for. A smaller `drift_batch` makes more batches of the same images, a smaller "
+            f"`drift.min_entries` asks for fewer.",
+            "warning",
         )
     if met and not any(stage["begun"]["drift"]["added"] for stage in met):
         yield Prose("No domain made the pool grow.", "note")

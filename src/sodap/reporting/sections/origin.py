@@ -39,7 +39,7 @@ def troubles(run: ShownRun) -> list[str]:
         f"Splits, {check.what}: {check.words}." for check in run.checks if check.good is False
     ]
     found += list(run.record.get("stream", {}).get("notes", ()))
-    found += [f"{words[0].upper()}{words[1:]}." for words in run.troubles]
+    found += [f"{words}." for words in run.troubles]  # as they are: many begin with a path
     return found
 
 

@@ -207,10 +207,11 @@ def calibration_figure(run: ShownRun, found: Sequence[Reliability]) -> Figure:
     across = min(len(found), 4 if len(found) > 3 else 3)
     down = -(-len(found) // across)
     with rc_context(STYLE):
-        figure = Figure(figsize=(max(WIDTH, 1.9 * across), 2.1 * down))
+        figure = Figure(figsize=(max(WIDTH, 1.9 * across), 2.25 * down))
         for place, (name, each) in enumerate(zip(run.domains, found, strict=False), 1):
             axes = figure.add_subplot(down, across, place)
-            axes.set_title(f"{name}, ECE {each.error:.3f}", size=9)
+            # On a line of its own: a long name is shortened, the number never.
+            axes.set_title(f"{name}\nECE {each.error:.3f}", size=9)
             bins = len(each.counts)
             some = each.counts > 0
             width = (0.35 + 0.65 * each.counts[some] / each.counts.max()) / bins

@@ -74,9 +74,10 @@ def check_plan(plan: Plan, on_progress: Callable[[int, int], None] | None = None
         tuple(
             Flaw(of(i).domain, of(i).path, f"is only {each.shorter_side} pixels wide or high")
             for i, each in prints.items()
-            if each.shorter_side < TINY
+            if each.shorter_side is not None and each.shorter_side < TINY
         ),
         tuple(domain.name for domain in plan.domains if domain.root is None),
+        tuple(d.name for d in plan.domains if all(item.group is None for item in d.items)),
         {
             domain.name: contact_sheet(domain, plan.classes)
             for domain in plan.domains

@@ -15,7 +15,8 @@ from numpy.lib.stride_tricks import sliding_window_view
 from numpy.typing import NDArray
 from PIL import Image, ImageOps
 
-from sodap.streams.images import MAX_PIXELS
+from sodap.errors import SodapError
+from sodap.streams.images import decode_image
 
 SIDE = 64
 """Side of the grey thumbnail that stands for the image."""
@@ -33,7 +34,8 @@ _WAVES = np.cos(np.outer(np.arange(_KEPT), 2 * np.arange(SIDE) + 1) * np.pi / (2
 class Fingerprint:
     digest: bytes
     """SHA-256 of the file: equal for exact copies alone."""
-    shorter_side: int
+    shorter_side: int | None
+    """None where Pillow does not know the format, as with DICOM."""
     waves: int
     """64 bits, from `perceptual_hash`."""
     detail: NDArray[np.int8]
@@ -45,22 +47,26 @@ def read_fingerprint(path: Path) -> Fingerprint | str:
     try:
         content = path.read_bytes()
     except OSError as error:
-        return error.strerror or "cannot be read"
+        return f"cannot be read: {(error.strerror or str(error)).lower()}"
+    try:
+        # What a run refuses is refused here, by the same rules and in the same words.
+        learned = decode_image(content, path, SIDE)
+    except SodapError as error:
+        return str(error).removeprefix(f"{path} ")
+    shorter_side = None
     try:
         with Image.open(io.BytesIO(content)) as file:
-            width, height = file.size
-            if width * height > MAX_PIXELS:
-                return f"has {width} x {height} pixels, too many to read"
+            shorter_side = min(file.size)
             # JPEG files can be decoded at a fraction of their size; others ignore this.
             file.draft("L", (2 * SIDE, 2 * SIDE))
             grey = ImageOps.exif_transpose(file).convert("L")
             small = grey.resize((SIDE, SIDE), Image.Resampling.BOX)
     except (OSError, ValueError, SyntaxError, Image.DecompressionBombError):
-        return "is not a whole image"
+        small = Image.fromarray(learned.transpose(1, 2, 0)).convert("L")
     thumbnail = np.asarray(small)
     return Fingerprint(
         hashlib.sha256(content).digest(),
-        min(width, height),
+        shorter_side,
         perceptual_hash(thumbnail),
         local_detail(thumbnail),
     )

@@ -104,10 +104,14 @@ class Report:
     tiny: tuple[Flaw, ...] = ()
     without_images: tuple[str, ...] = ()
     """Domains of which only lists are here."""
+    ungrouped: tuple[str, ...] = ()
+    """Domains in which no image has a group: whether a patient leaks is not known."""
     sheets: dict[str, bytes] = field(default_factory=dict, repr=False)
     """Domain -> JPEG with a few images of each class."""
     pairs: bytes | None = field(default=None, repr=False)
     """JPEG with some twins side by side."""
+    warnings: tuple[str, ...] = ()
+    """What was said while the files were listed."""
 
     @property
     def obstacles(self) -> tuple[str, ...]:
@@ -120,10 +124,37 @@ class Report:
             for (domain, split), counts in self.counts.items()
             if not counts.total() and domain in self.learned
         ]
-        found += [f"{flaw.path}: {flaw.what}" for flaw in self.unreadable[:3]]
+        found += [f"{flaw.path} {flaw.what}" for flaw in self.unreadable[:3]]
         if len(self.unreadable) > 3:
             found.append(f"{len(self.unreadable) - 3} more files cannot be read")
         return tuple(found)
+
+    @property
+    def unchecked(self) -> str:
+        """Where groups could not be compared, as a sentence; empty where they could."""
+        if not self.ungrouped:
+            return ""
+        if {domain for domain, _ in self.counts} <= set(self.ungrouped):
+            return "Groups (patients) were not given, so they were not checked."
+        return (
+            f"Groups (patients) were not given for {', '.join(self.ungrouped)}, "
+            f"so they were not checked there."
+        )
+
+    @property
+    def verdict(self) -> str:
+        """What is known where no leak was found: no more than was looked at."""
+        if self.without_images:
+            found = "No leakage was found in the lists. The images themselves were not looked at."
+        elif self.unchecked:
+            found = "No leak between splits was found by file or picture."
+        else:
+            found = "No leakage was found."
+        return f"{found} {self.unchecked}".strip()
+
+    @property
+    def all_checked(self) -> bool:
+        return not self.ungrouped and not self.without_images
 
     @property
     def conflicts(self) -> tuple[Twins, ...]:
@@ -154,4 +185,6 @@ class Report:
             "unreadable": [asdict(flaw) for flaw in self.unreadable],
             "tiny": [asdict(flaw) for flaw in self.tiny],
             "without_images": list(self.without_images),
+            "ungrouped": list(self.ungrouped),
+            "warnings": list(self.warnings),
         }

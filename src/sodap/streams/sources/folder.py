@@ -2,38 +2,81 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import warnings
+from collections import Counter
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from sodap.errors import SodapError
 from sodap.streams.catalogue import register_source
+from sodap.streams.images import SUFFIXES
 from sodap.streams.items import Item, Source
-from sodap.streams.sources.listing import contents
+from sodap.streams.sources.listing import all_contents
 
 SPLITS = ("train", "val", "test")
 LIKE_SPLITS = {*SPLITS, "training", "valid", "validation", "testing"}
 
 
+class EmptyDomainWarning(UserWarning):
+    """A folder that should be a domain holds no image; the others are read."""
+
+
+class SkippedFilesWarning(UserWarning):
+    """Files among the images have a suffix that is not known; they are not read."""
+
+
 def read_folder(root: Path) -> list[Item]:
     """Domains, splits and classes are what the folders are called."""
-    return [
-        item
-        for domain in _only_folders(root, "DOMAIN/CLASS/image")
-        for item in _read_domain(root / domain, domain)
-    ]
+    items: list[Item] = []
+    empty: list[str] = []
+    skipped: set[Path] = set()  # a folder may be listed twice
+    for domain in _only_folders(root, "DOMAIN/CLASS/image", skipped):
+        found = list(_read_domain(root / domain, domain, skipped))
+        items += found
+        if not found:
+            empty.append(domain)
+    if items:  # without any, the caller has more to say
+        _warn_of_empty(root, empty)
+    _warn_of_skipped(root, sorted(skipped))
+    return items
 
 
-def _read_domain(folder: Path, domain: str) -> Iterator[Item]:
-    inside = _only_folders(folder, "CLASS/image (a folder DOMAIN/CLASS/image has two levels)")
+def _warn_of_empty(root: Path, domains: Sequence[str]) -> None:
+    """A disk that is not mounted looks like an empty folder."""
+    if domains:
+        named = ", ".join(f"'{name}'" for name in domains)
+        warnings.warn(
+            f"{root} has domain folders without any image, which are left out: {named}; "
+            f"see whether a copy or a mount has failed",
+            EmptyDomainWarning,
+            stacklevel=3,
+        )
+
+
+def _warn_of_skipped(root: Path, files: Sequence[Path]) -> None:
+    if files:
+        kinds = Counter(file.suffix.lower() or "without a suffix" for file in files)
+        counts = ", ".join(f"{count} {kind}" for kind, count in kinds.most_common())
+        warnings.warn(
+            f"files that are no images by their names are left out below {root}: {counts}; "
+            f"the first is {files[0]}; images end in {', '.join(SUFFIXES)}",
+            SkippedFilesWarning,
+            stacklevel=3,
+        )
+
+
+def _read_domain(folder: Path, domain: str, skipped: set[Path]) -> Iterator[Item]:
+    expected = "CLASS/image (a folder DOMAIN/CLASS/image has two levels)"
+    inside = _only_folders(folder, expected, skipped)
     splits = [name for name in inside if name in SPLITS]
     likely = [name for name in inside if name.lower() in LIKE_SPLITS and name not in SPLITS]
     if likely:
         raise SodapError(f"{folder / likely[0]} looks like a split; call it train, val or test")
     if not splits:
-        yield from _read_classes(folder, domain, None)
+        yield from _read_classes(folder, domain, None, skipped)
     elif splits == inside:
         for split in splits:
-            yield from _read_classes(folder / split, domain, split)
+            yield from _read_classes(folder / split, domain, split, skipped)
     else:
         other = next(name for name in inside if name not in SPLITS)
         raise SodapError(
@@ -42,25 +85,29 @@ def _read_domain(folder: Path, domain: str) -> Iterator[Item]:
         )
 
 
-def _read_classes(folder: Path, domain: str, split: str | None) -> Iterator[Item]:
-    for label in _only_folders(folder, "CLASS/image"):
-        deeper, names = contents(folder / label)
+def _read_classes(
+    folder: Path, domain: str, split: str | None, skipped: set[Path]
+) -> Iterator[Item]:
+    for label in _only_folders(folder, "CLASS/image", skipped):
+        deeper, names, others = all_contents(folder / label)
         if deeper:
             raise SodapError(
                 f"{folder / label} should hold the images of a class, not the folder '{deeper[0]}'"
             )
+        skipped.update(folder / label / name for name in others)
         for name in names:
             yield Item(folder / label / name, label, original=label, domain=domain, split=split)
 
 
-def _only_folders(folder: Path, expected: str) -> list[str]:
+def _only_folders(folder: Path, expected: str, skipped: set[Path]) -> list[str]:
     """An image in the wrong place is worth a word: it would be left out in silence."""
-    folders, images = contents(folder)
+    folders, images, others = all_contents(folder)
     if images:
         raise SodapError(
             f"the image {folder / images[0]} lies a level too high: "
             f"below {folder} images should lie in {expected}"
         )
+    skipped.update(folder / name for name in others)
     return folders
 
 

@@ -12,10 +12,25 @@ from sodap.streams.images import SUFFIXES
 # Pictures that would otherwise be left out in silence.
 OTHER_IMAGES = (".jfif", ".heic", ".heif", ".avif", ".jp2", ".jxl", ".psd", ".raw", ".nii", ".svs")
 
+# What often lies beside images and is none: no word is lost about it.
+NOTES = (
+    *(".txt", ".md", ".rst", ".pdf", ".doc", ".docx", ".html", ".htm", ".log", ".cff", ".bib"),
+    *(".csv", ".tsv", ".xls", ".xlsx", ".ods", ".parquet", ".json", ".jsonl", ".xml"),
+    *(".yaml", ".yml", ".toml", ".ini", ".cfg", ".db", ".md5", ".sha1", ".sha256"),
+    *(".py", ".ipynb", ".sh"),
+)
+NAMES_OF_NOTES = ("readme", "license", "licence", "copying", "notice", "changelog", "citation")
+
 
 def contents(folder: Path) -> tuple[list[str], list[str]]:
     """Names of the folders and of the images in it."""
-    folders, images = [], []
+    folders, images, _ = all_contents(folder)
+    return folders, images
+
+
+def all_contents(folder: Path) -> tuple[list[str], list[str], list[str]]:
+    """Names of the folders, of the images, and of the files that are neither images nor notes."""
+    folders, images, others = [], [], []
     try:
         with os.scandir(folder) as entries:
             for entry in entries:
@@ -30,9 +45,16 @@ def contents(folder: Path) -> tuple[list[str], list[str]]:
                         f"{entry.path} is an image of a kind that is not read; "
                         f"save it as one of {', '.join(SUFFIXES)}"
                     )
+                elif not _is_note(entry.name):
+                    others.append(entry.name)
     except OSError as error:
         raise SodapError(f"the folder {folder} cannot be read: {error.strerror}") from error
-    return sorted(folders), sorted(images)
+    return sorted(folders), sorted(images), sorted(others)
+
+
+def _is_note(name: str) -> bool:
+    plain = name.lower()
+    return plain.endswith(NOTES) or plain.partition(".")[0] in NAMES_OF_NOTES
 
 
 def one_of(root: Path, *names: str) -> Path:
