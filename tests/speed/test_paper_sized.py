@@ -3,9 +3,13 @@
 from __future__ import annotations
 
 import itertools
+import json
+import sys
+from pathlib import Path
 
 import pytest
 import torch
+from benchmarks import paper_sized
 from benchmarks.busy import BusyGpu
 from benchmarks.paper_sized import (
     PROTOCOLS,
@@ -92,3 +96,25 @@ def test_busy_counts_from_the_moment_that_is_asked_for() -> None:
     gpu.samples = [(1.0, 0.0), (2.0, 0.5), (3.0, 1.0)]
     assert gpu.share(2.0) == 0.75
     assert gpu.share(4.0) is None
+
+
+def test_a_name_that_is_given_again_is_run_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Medians count, but for the minutes: the first run compiles, as every user's does."""
+    parts = iter(
+        {"stages": 3, "epochs": 20, "minutes": minutes, "gpu_busy": busy}
+        | {"train_images_per_second": 1.0, "inference_images_per_second": None}
+        for minutes, busy in ((1.0, 0.9), (0.3, 0.7), (0.4, 0.8))
+    )
+    monkeypatch.setattr(paper_sized, "measured", lambda *_: next(parts))
+    file = tmp_path / "record.json"
+    monkeypatch.setattr(sys, "argv", ["paper_sized", *["skin"] * 3, "--record", str(file)])
+    paper_sized.main()
+    record = json.loads(file.read_text())
+    assert record["figures"] == {
+        "skin_minutes": 1.0,
+        "skin_gpu_busy": 0.8,
+        "skin_train_images_per_second": 1.0,
+    }
+    assert len(record["runs"]["skin"]) == 3
