@@ -102,11 +102,10 @@ def test_a_name_that_is_given_again_is_run_again(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Medians count, but for the minutes: the first run compiles, as every user's does."""
-    parts = iter(
-        {"stages": 3, "epochs": 20, "minutes": minutes, "gpu_busy": busy}
-        | {"train_images_per_second": 1.0, "inference_images_per_second": None}
-        for minutes, busy in ((1.0, 0.9), (0.3, 0.7), (0.4, 0.8))
-    )
+    rates = {"train_images_per_second": 1.0, "inference_images_per_second": None}
+    size = {"stages": 3, "epochs": 20}
+    measures = [(1.0, 0.9), (0.3, 0.7), (0.4, 0.8)]
+    parts = iter([{**size, **rates, "minutes": m, "gpu_busy": busy} for m, busy in measures])
     monkeypatch.setattr(paper_sized, "measured", lambda *_: next(parts))
     file = tmp_path / "record.json"
     monkeypatch.setattr(sys, "argv", ["paper_sized", *["skin"] * 3, "--record", str(file)])
