@@ -67,45 +67,83 @@ def test_the_interpreted_kernels() -> None:
     assert seen.returncode == 0, seen.stderr
 
 
-def test_a_kernel_is_found_by_all_that_it_was_compiled_for() -> None:
-    triton = pytest.importorskip("sodap.prompting.entmax_triton")
-    numbers = torch.zeros(9)
-    alike = {
-        triton._traits((each, numbers))
-        for each in (numbers, numbers[1:], numbers.bfloat16(), numbers.double())
-    }
-    assert len(alike) == 4
-    assert triton._traits((numbers, numbers)) == triton._traits((numbers[4:], torch.zeros(3)))
-    assert [triton._block(size) for size in (1, 2, 3, 60, 64, 65, 1024)] == [
-        *(1, 2, 4, 64, 64, 128, 1024)
-    ]
+class Function:
+    """Stands in for a Triton kernel: `it[grid](*arguments)` compiles, launches and returns it."""
+
+    function, packed_metadata = 17, (1, 2)
+
+    def __init__(self) -> None:
+        self.compiled: list[tuple[Any, ...]] = []
+        self.launched: list[tuple[Any, ...]] = []
+
+    def __getitem__(self, grid: tuple[int, int, int]) -> Any:
+        def compile_and_launch(*arguments: Any, **_: Any) -> "Function":
+            self.compiled.append(arguments)
+            return self
+
+        return compile_and_launch
+
+    def run(self, *arguments: Any) -> None:
+        self.launched.append(arguments)
 
 
+@pytest.fixture
+def stream(monkeypatch: pytest.MonkeyPatch) -> int:
+    monkeypatch.setattr(torch._C, "_cuda_getCurrentRawStream", lambda _: 23, raising=False)
+    return 23
+
+
+@pytest.mark.usefixtures("stream")
 def test_a_kernel_is_compiled_once_for_the_same() -> None:
     triton = pytest.importorskip("sodap.prompting.entmax_triton")
-
-    class Function:
-        """Stands in for a Triton kernel, compiled or not: `it[grid](*arguments)`."""
-
-        compiled = launched = 0
-
-        def __getitem__(self, grid: tuple[int, int, int]) -> Any:
-            def launch(*_: Any, **compiling: Any) -> "Function":
-                self.launched += 1
-                self.compiled += bool(compiling)
-                return self
-
-            return launch
-
     function, rows = Function(), torch.zeros(2, 8)
     kernel = triton._Kernel(function)
     for numbers in ((8, 8, 64), (8, 8, 64), (7, 8, 64), (8, 9, 64), (8, 8, 128), (8, 8, 64)):
-        kernel(2, 1, (rows, rows), 0.5, *numbers)
-    kernel(5, 1, (rows, rows), 0.7, 8, 8, 64)  # no code depends on these
-    assert function.launched == 7
-    assert function.compiled == 4
-    kernel(2, 1, (rows.double(), rows), 0.5, 8, 8, 64)
-    assert function.compiled == 5
+        kernel((2, 1), (rows, rows), 0.5, *numbers)
+    kernel((5, 1), (rows, rows), 0.7, 8, 8, 64)  # no code depends on these
+    assert len(function.compiled) == 4
+    assert len(function.launched) == 3
+
+
+@pytest.mark.usefixtures("stream")
+def test_tensors_that_lie_askew_are_left_to_triton() -> None:
+    triton = pytest.importorskip("sodap.prompting.entmax_triton")
+    function, rows = Function(), torch.zeros(3, 8)
+    kernel, askew = triton._Kernel(function), torch.zeros(25)[1:].view(3, 8)
+    for tensors in ((rows, askew), (askew, rows), (rows, rows), (rows, askew), (rows[1:], rows)):
+        kernel((2, 1), tensors, 0.5, 8, 8, 64)
+    assert len(function.launched) == 1
+    assert function.launched[0][9:11] == (rows[1:].data_ptr(), rows.data_ptr())
+
+
+def test_a_launch_hands_over_what_triton_would(stream: int) -> None:
+    ours = pytest.importorskip("sodap.prompting.entmax_triton")
+    from triton.compiler.compiler import CompiledKernel
+
+    function, rows = Function(), torch.zeros(2, 8)
+    kernel = ours._Kernel(function)
+    for _ in range(2):
+        kernel((5, 3), (rows, rows), 0.5, 8, 64)
+    theirs: list[tuple[Any, ...]] = []
+    program = CompiledKernel.__new__(CompiledKernel)
+    program.module, program._module_pid = object(), None  # as if it were loaded
+    program._run = lambda *arguments: theirs.append(arguments)
+    program.function, program.packed_metadata = function.function, function.packed_metadata
+    program.launch_metadata = lambda *_: None
+    try:
+        program[5, 3, 1](rows.data_ptr(), rows.data_ptr(), 0.5, 8, 64, stream=stream)
+    finally:
+        program.module = None  # there is nothing to unload
+    assert function.launched[0][:7] == theirs[0][:7]
+    assert function.launched[0][7:9] == (None, None)  # Triton's own hooks stand here
+    assert function.launched[0][9:] == theirs[0][9:]
+
+
+def test_blocks_hold_their_rows() -> None:
+    triton = pytest.importorskip("sodap.prompting.entmax_triton")
+    assert [triton._block(size) for size in (1, 2, 3, 60, 64, 65, 1024)] == [
+        *(1, 2, 4, 64, 64, 128, 1024)
+    ]
 
 
 def test_a_cpu_gets_no_kernels() -> None:

@@ -7,7 +7,8 @@ never leaves the registers. Importing this file fails where Triton is missing.
 # mypy: allow-untyped-decorators
 
 from collections.abc import Hashable
-from contextlib import nullcontext
+from functools import reduce
+from operator import or_
 from typing import Any
 
 import torch
@@ -142,35 +143,41 @@ _SEATS = 16
 
 
 class _Kernel:
-    """A Triton kernel that is found again by its arguments faster than Triton finds it.
+    """A Triton kernel that is found again, and launched, faster than Triton does it.
 
-    Triton sorts all arguments anew at every launch, which takes longer than the kernel runs.
+    At every launch Triton sorts all arguments anew, asks the driver about each tensor and calls its
+    profilers, which takes longer than the kernel runs. Here the types of a kernel's tensors are
+    always the same, so that a program is found by the numbers alone.
     """
 
     def __init__(self, function: Any) -> None:
         self.function = function
-        self.compiled: dict[Hashable, Any] = {}
+        self.programs: dict[Hashable, Any] = {}
 
     def __call__(
-        self, rows: int, segments: int, tensors: tuple[Tensor, ...], factor: float, *numbers: int
+        self, grid: tuple[int, int], tensors: tuple[Tensor, ...], factor: float, *numbers: int
     ) -> None:
         """Launch it with these arguments, of which the last is the block."""
-        # What Triton compiles a program for: the whole numbers, and how tensors lie in memory.
-        key = numbers, _traits(tensors)
-        compiled = self.compiled.get(key)
         device = tensors[0].get_device()
-        elsewhere = device >= 0 and device != torch.cuda.current_device()
-        with torch.cuda.device(device) if elsewhere else nullcontext():
-            if compiled is None:
-                self.compiled[key] = self.function[rows, segments, 1](
-                    *tensors, factor, *numbers, num_warps=_warps(numbers[-1]), enable_fp_fusion=True
-                )
-            else:
-                compiled[rows, segments, 1](*tensors, factor, *numbers)
-
-
-def _traits(tensors: tuple[Tensor, ...]) -> Hashable:
-    return tensors[0].get_device(), *[(each.dtype, each.data_ptr() % 16 == 0) for each in tensors]
+        if device >= 0 and device != torch.cuda.current_device():
+            with torch.cuda.device(device):
+                return self(grid, tensors, factor, *numbers)
+        addresses = [each.data_ptr() for each in tensors]
+        # Triton compiles for the numbers, and for tensors that begin at multiples of 16 bytes.
+        key = device, numbers if reduce(or_, addresses) % 16 == 0 else None
+        program = self.programs.get(key)
+        if program is not None:
+            _, launch, handle, size = program
+            stream = torch._C._cuda_getCurrentRawStream(device)
+            launch(*grid, 1, stream, handle, size, None, None, None, *addresses, factor, *numbers)
+            return None
+        compiled = self.function[*grid, 1](
+            *tensors, factor, *numbers, num_warps=_warps(numbers[-1]), enable_fp_fusion=True
+        )
+        if compiled is not None and key[1] is not None:  # there is none where it is interpreted
+            handle, size = compiled.function, compiled.packed_metadata
+            self.programs[key] = compiled, compiled.run, handle, size  # unloaded if not kept
+        return None
 
 
 _solve_rows, _differentiate_rows = _Kernel(_solve), _Kernel(_differentiate)
@@ -180,16 +187,15 @@ def forward(
     scores: Tensor, temperature: float, slots: Tensor | None = None, leads: Tensor | None = None
 ) -> Tensor:
     """Weights like ``scores [..., N]``: one distribution a row, or one in each segment of it."""
-    size = scores.shape[-1]
-    rows = scores.reshape(-1, size)
+    rows = _rows(scores)
     if rows.stride(1) != 1:
         rows = rows.contiguous()
-    weights = torch.empty(scores.shape, dtype=scores.dtype, device=scores.device)
+    weights = torch.empty_like(rows, memory_format=torch.contiguous_format)
+    height, size = rows.shape
     segmented = slots is not None
     where = (rows, rows) if slots is None or leads is None else (slots, leads)
     _solve_rows(
-        rows.shape[0],
-        -(-size // _SEATS) if segmented else 1,
+        (height, -(-size // _SEATS) if segmented else 1),
         (rows, weights, *where),
         0.5 / temperature,
         size,
@@ -199,7 +205,7 @@ def forward(
         _SEATS,
         _block(size),
     )
-    return weights
+    return weights if scores.ndim == 2 else weights.view(scores.shape)
 
 
 def backward(
@@ -210,24 +216,27 @@ def backward(
     leads: Tensor | None = None,
 ) -> Tensor:
     """What the scores of `forward` get from ``grad``; all ``[..., N]``."""
-    size = weights.shape[-1]
-    rows, grads = weights.reshape(-1, size), grad.reshape(-1, size)
+    rows, grads = _rows(weights), _rows(grad)
     found = torch.empty_like(rows)
+    height, size = rows.shape
     segmented = slots is not None
     where = (rows, rows) if slots is None or leads is None else (slots, leads)
     _differentiate_rows(
-        rows.shape[0],
-        -(-size // _SEATS) if segmented else 1,
+        (height, -(-size // _SEATS) if segmented else 1),
         (rows, grads, found, *where),
         1 / temperature,
         size,
-        grads.stride(0),
-        grads.stride(1),
+        *grads.stride(),
         segmented,
         _SEATS,
         _block(size),
     )
-    return found.view(weights.shape)
+    return found if weights.ndim == 2 else found.view(weights.shape)
+
+
+def _rows(batch: Tensor) -> Tensor:
+    """``[..., N] -> [B, N]``; what has that shape already is left alone, which takes no time."""
+    return batch if batch.ndim == 2 else batch.reshape(-1, batch.shape[-1])
 
 
 def _block(size: int) -> int:
