@@ -12,6 +12,8 @@ from pathlib import Path
 import torch
 import torch._dynamo
 
+from benchmarks.entmax import TARGETS as ENTMAX
+from benchmarks.entmax import against_package
 from benchmarks.figures import show, write
 from benchmarks.steps import (
     Contender,
@@ -43,6 +45,7 @@ TARGETS = {
     "statistics_vs_epoch": (0.02, "<="),
     "cls_row_step_vs_full": (0.6, "<="),
     "cls_row_memory_vs_full": (0.25, "<="),
+    **ENTMAX["cuda"],
 }
 
 
@@ -144,6 +147,7 @@ def main() -> None:
     figures: dict[str, float] = {}
     for batch in args.batch:
         figures = at_batch(batch, args) | figures
+    figures |= against_package("cuda")
     show(figures, TARGETS)
     if args.record is not None:
         write(args.record, figures, TARGETS, backbone=args.backbone, compiled=args.compile)

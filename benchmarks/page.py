@@ -63,9 +63,10 @@ the ratio to the sharp one says what the prompts themselves cost.
 - **Frozen weights in bf16**, once, instead of a cast at every step; bit for bit what autocast
   computes.
 - **1.5-entmax as one kernel** a direction on a GPU, by Newton steps elsewhere. Recorded, it is an
-  order of magnitude faster than the public package. Launched one by one it is three times as fast:
+  order of magnitude faster than the public package. Launched one by one it is four times as fast:
   there, Python takes longer to call it and to come back through autograd than the GPU takes to
-  compute it.
+  compute it, so a kernel that has run before is launched without asking Triton
+  (`sodap.prompting.entmax_triton`).
 - `compile=true` fuses each whole block and each visit with torch.compile; the blocks share one
   program. It takes half a minute to start. Only full batches are compiled
   (`sodap.learning.fusing`): every other shape would take longer to compile than to compute. Nor
@@ -195,7 +196,6 @@ def page() -> str:
             "paper-sized-skin",
         ),
         *profiles(),
-        *section("1.5-entmax on a GPU", "python -m benchmarks.entmax --device cuda", "entmax-gpu"),
         *data(),
     ]
     return INTRODUCTION + "\n" + missing() + "\n".join(lines) + "\n"
