@@ -189,6 +189,7 @@ def page() -> str:
         *section("On a GPU, ViT-B/16", "python -m benchmarks.gpu", "gpu"),
         *section("On two cores", "make bench", "cpu"),
         *section("A table of methods", "sodap bench table1", "table1"),
+        *section("Two tables and their search", "sodap bench table1", "table1-search"),
         *section("Runs of the paper's sizes", "python -m benchmarks.paper_sized", "paper-sized"),
         *section(
             "The shortest of them again",
