@@ -30,6 +30,8 @@ def test_version_and_help(tmp_path: Path) -> None:
     assert call("--version", cwd=tmp_path).stdout == f"sodap {sodap.__version__}\n"
     shown = call("--help", cwd=tmp_path)
     assert shown.returncode == 0
+    as_module = [sys.executable, "-m", "sodap", "--help"]
+    assert subprocess.check_output(as_module, cwd=tmp_path, text=True) == shown.stdout
     for command in ("run", "demo", "recipes"):
         assert command in shown.stdout
 
@@ -148,6 +150,8 @@ def test_what_resume_finds(tmp_path: Path) -> None:
     assert other.returncode == 2
     assert "finished holds a run with another training.epochs" in other.stderr
     assert other.stdout == ""
+    unknown = call("run", "default", "backbone=vit_huge_", "--out", "finished", cwd=tmp_path)
+    assert "no backbone is called 'vit_huge_'" in unknown.stderr
     none = call("run", "default", "stream=nowhere", "--out", "none", "--resume", cwd=tmp_path)
     assert none.returncode == 2
     assert "there is no run in none to go on with; it begins now" in none.stdout

@@ -425,3 +425,10 @@ def test_a_grid_of_ones_own(tmp_path: Path) -> None:
         read_grid(str(file))
     with pytest.raises(SodapError, match="no grid is called 'table9'; there are: faithful, table1"):
         read_grid("table9")
+
+
+def test_a_stream_that_cannot_be_read_is_refused_before_runs_are_counted(tmp_path: Path) -> None:
+    watcher = Watcher()
+    with pytest.raises(SodapError, match="nowhere"):
+        replace(a_grid(tmp_path), streams=["nowhere"]).run(watcher)
+    assert watcher.total == 0

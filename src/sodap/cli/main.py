@@ -32,11 +32,12 @@ console = Console()
 
 def main() -> None:
     """The entry point: turns what went wrong into what a user can read."""
+    sys.argv[0] = "sodap"  # records quote the command, wherever it is installed
     warnings.showwarning = _show_warning  # type: ignore[assignment]
     keep_freed_memory()
     heed_sigterm()
     try:
-        app()
+        app(prog_name="sodap")
     except SodapError as error:
         print(f"sodap: {error}", file=sys.stderr)
         sys.exit(2)

@@ -208,9 +208,9 @@ class _Progress:
                 else:
                     later += self._runs(stream, method, search)
         self.tasks += later  # searches first: more runs come out of them
-        self.observer.planned(len(self.tasks) + expected, self.outcome.finished)
         if self.tasks:
             self._decode()
+        self.observer.planned(len(self.tasks) + expected, self.outcome.finished)
         with closing(work_off(self.tasks, perform, self.grid.jobs)) as reports:
             for report in reports:
                 self._take(report)

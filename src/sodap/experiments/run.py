@@ -57,6 +57,7 @@ def run(
     record, such as the search that chose the settings. An interrupted run goes on with
     `resume=True` and ends with the same R as if nothing had happened.
     """
+    native = native_size(config.backbone)  # first: a wrong name is refused as such
     finished = look(config, folder, resume=resume)
     if finished is not None:
         Checkpoint(folder, Writer()).drop()  # left by an interruption in the last moment
@@ -66,7 +67,7 @@ def run(
         kept = folder / SPLITS  # of the run to go on with
         stream = load_stream(
             config.stream,
-            config.image_size or native_size(config.backbone),
+            config.image_size or native,
             data=config.data,
             split_seed=config.split_seed,
             splits=str(kept) if kept.exists() else config.splits,

@@ -1,0 +1,5 @@
+"""`python -m sodap` is `sodap`."""
+
+from sodap.cli import main
+
+main()
