@@ -13,6 +13,7 @@ ROOT = Path(sodap.__file__).parent
 
 # A room may import from rooms of a lower floor, and from itself.
 FLOORS = {
+    "__main__": 8,
     "cli": 7,
     "reporting": 6,
     "experiments": 5,
