@@ -83,3 +83,4 @@ def test_every_room_says_what_is_public() -> None:
 def test_public_names_exist() -> None:
     for name in sodap.__all__:
         assert getattr(sodap, name) is not None
+        assert name in dir(sodap)

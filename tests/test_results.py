@@ -276,3 +276,15 @@ def test_dense_json_is_the_same_json() -> None:
 
 def test_the_page_of_speed_follows_from_its_records() -> None:
     assert page.PAGE.read_text("utf-8") == page.page(), "run: python -m benchmarks.page"
+
+
+@pytest.mark.parametrize(
+    ("change", "words"),
+    [
+        ({"status": "failed"}, "a run that is failed is no result"),
+        ({"earlier_environments": [{"sodap": "0"}]}, "went on with other code is no result"),
+    ],
+)
+def test_runs_that_are_no_results(change: dict[str, Any], words: str) -> None:
+    with pytest.raises(SystemExit, match=words):
+        results.kept(run_record("ridge", 0) | change)

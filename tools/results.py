@@ -66,6 +66,8 @@ def kept(record: Mapping[str, Any], commit: str | None = None) -> dict[str, Any]
     """What of a record makes it a result: where it comes from, and what was measured."""
     if record["status"] != "finished":
         raise SystemExit(f"a run that is {record['status']} is no result")
+    if record.get("earlier_environments"):
+        raise SystemExit("a run that went on with other code is no result")
     command = [Path(record["command"][0]).name, *record["command"][1:]]
     return {
         "command": command,

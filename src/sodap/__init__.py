@@ -29,6 +29,11 @@ _HOMES = {
 }
 
 
+def __dir__() -> list[str]:
+    """For whoever completes a name: all of them, before they are imported."""
+    return sorted({*globals(), *__all__})
+
+
 def __getattr__(name: str) -> Any:
     """Import torch only when it is needed: `sodap --help` answers at once."""
     if name not in _HOMES:

@@ -288,11 +288,12 @@ def test_what_fails_costs_its_run_and_what_is_finished_is_left_alone(
     ablation = an_ablation(tmp_path, "uw", seeds=1, command=["sodap", "ablate"])
     outcome = ablation.run(watcher)
     label = "without uncertainty weighting (UW), seed 0"
-    assert outcome.failures == {label: "ValueError: bad luck"}
+    error = f"ValueError: bad luck (see {tmp_path / 'uw' / 's0.error.txt'})"
+    assert outcome.failures == {label: error}
     assert watcher.seen == [
         "2 to do, 0 finished",
         "full method, seed 0",
-        f"{label}: ValueError: bad luck",
+        f"{label}: {error}",
     ]
     assert "in faulty" in (tmp_path / "uw" / "s0.error.txt").read_text()
     assert [row.runs for row in table_of(ablation)] == [1, 0]

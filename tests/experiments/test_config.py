@@ -4,12 +4,13 @@ import re
 from pathlib import Path
 
 import pytest
+from pydantic import Field
 
 from sodap.errors import SodapError
 from sodap.experiments import RunConfig, load_config, read_recipe, recipe_names
 from sodap.experiments.config import difference
 from sodap.learning import Training
-from sodap.methods import find_method, method_names
+from sodap.methods import MethodConfig, Sequential, find_method, method_names, registry
 from sodap.streams import Augmentation
 
 
@@ -139,3 +140,37 @@ def test_every_setting_says_what_it_is() -> None:
     for model in (RunConfig, Training):
         for name, field in model.model_fields.items():
             assert field.description, name
+
+
+def test_a_switch_is_no_number() -> None:
+    for change in ("lr=true", "epochs=yes", "image_size=false", "pool_size=true"):
+        with pytest.raises(SodapError, match="takes a number, not"):
+            load_config("default", [change])
+    assert load_config("default", ["compile=true"]).training.compile
+
+
+class Texts(Sequential):
+    """A method with a text among its options."""
+
+    name = "texts"
+
+    class Config(MethodConfig):
+        prompt: str = Field("a photo", description="words")
+
+
+class Clash(Sequential):
+    """A method with an option that every run has, too."""
+
+    name = "clash"
+
+    class Config(MethodConfig):
+        patience: int = Field(2, description="of its own")
+
+
+def test_options_of_ones_own_method(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(registry, "_METHODS", {**registry._METHODS, "texts": Texts, "clash": Clash})
+    for text in ("2024", "no", "1e-3"):
+        config = load_config("default", ["method=texts", f"prompt={text}"])
+        assert config.options == {"prompt": text}
+    with pytest.raises(SodapError, match="clash has an option called 'patience', as has every run"):
+        load_config("default", ["method=clash", "patience=9"])

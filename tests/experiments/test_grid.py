@@ -310,10 +310,10 @@ def test_a_failure_costs_its_run_and_is_tried_again(
     monkeypatch.setattr(task_module, "run", faulty)
     watcher = Watcher()
     outcome = a_grid(tmp_path, "ridge").run(watcher)
-    assert outcome.failures == {"stripes ridge seed 0": "ValueError: bad luck"}
+    trace = tmp_path / "stripes" / "ridge" / "s0.error.txt"
+    assert outcome.failures == {"stripes ridge seed 0": f"ValueError: bad luck (see {trace})"}
     assert outcome.done == 1
     assert watcher.failed == ["stripes ridge seed 0"]
-    trace = tmp_path / "stripes" / "ridge" / "s0.error.txt"
     assert "in faulty" in trace.read_text()
 
     monkeypatch.setattr(task_module, "run", run)

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import importlib
 import json
 import shutil
 import sys
@@ -25,8 +26,11 @@ from sodap.experiments import (
     load_config,
     run,
 )
+from sodap.experiments.environment import environment
 from sodap.experiments.evidence import read_steps
+from sodap.experiments.run import OtherProgramWarning
 from sodap.experiments.writer import Writer
+from sodap.methods import Sequential
 from sodap.storage import save_state, write_bytes
 from sodap.streams import Stage, Stream
 
@@ -109,6 +113,42 @@ def test_an_interrupted_run_ends_with_the_same_result(
 
     assert losses(folder) == losses(finished[0])
     assert files(folder / "steps") == files(finished[0] / "steps"), "every step, to the bit"
+
+
+@pytest.mark.parametrize("key", ["code", "packages"])
+def test_a_run_that_goes_on_with_other_code_says_so(
+    key: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for _ in range(2):  # stopped twice with the old code, once of that in the midst of a stage
+        with pytest.raises(PluggedOutError):
+            run(quick(), tmp_path, stream=make_stream(), observer=Stopper(1), resume=True)
+    now = environment() | {key: "mended", "sodap": "99"}
+    monkeypatch.setattr(sys.modules[run.__module__], "environment", lambda _: now)
+    with (
+        pytest.warns(OtherProgramWarning, match="begun with other code or packages"),
+        pytest.raises(PluggedOutError),
+    ):
+        run(quick(), tmp_path, stream=make_stream(), observer=Stopper(1), resume=True)
+    with pytest.warns(OtherProgramWarning):  # and it is not forgotten
+        record = run(quick(), tmp_path, stream=make_stream(), resume=True)
+    assert record["environment"] == now
+    (earlier,) = record["earlier_environments"]
+    assert earlier["sodap"] == sodap.__version__
+
+
+def test_the_code_of_a_run_is_known_by_its_files(tmp_path: Path) -> None:
+    (tmp_path / "mine.py").write_text("class Mine: ...")
+    sys.path.insert(0, str(tmp_path))
+    try:
+        mine = importlib.import_module("mine").Mine
+    finally:
+        sys.path.remove(str(tmp_path))
+    assert environment()["code"] == environment(Sequential)["code"]
+    before = environment(mine)["code"]
+    assert before != environment()["code"]
+    (tmp_path / "mine.py").write_text("class Mine: ... # mended")
+    assert environment(mine)["code"] not in (before, environment()["code"])
+    assert environment(type("Typed", (), {}))["code"]
 
 
 def files(folder: Path) -> dict[str, bytes]:

@@ -6,12 +6,14 @@ from pathlib import Path
 import pytest
 import torch
 from PIL import Image
+from torch import Tensor
 
 import sodap
 from sodap.errors import SodapError
 from sodap.learning import Learner, StageProgress, Training
 from sodap.learning.progress import snapshot
 from sodap.methods import Method
+from sodap.storage import save_state
 from sodap.streams import Stream
 
 TRAINING = Training(epochs=4, patience=2, batch_size=16)
@@ -170,6 +172,14 @@ def test_a_stage_goes_on_after_any_epoch(method: str, lr: float, stripes: Stream
 def test_settings_that_cannot_be() -> None:
     with pytest.raises(SodapError, match="two or more classes"):
         Learner(["a"])
+    with pytest.raises(SodapError, match="two or more classes"):
+        Learner(3)  # type: ignore[arg-type]
+    with pytest.raises(SodapError, match=r"a whole number and not negative, got 1\.5"):
+        Learner(["a", "b"], seed=1.5)  # type: ignore[arg-type]
+    with pytest.raises(SodapError, match=r"takes a sodap\.Training, not a dict"):
+        Learner(["a", "b"], training={"epochs": 1})  # type: ignore[arg-type]
+    with pytest.raises(SodapError, match="8 to 2048 pixels a side, not 0"):
+        Learner(["a", "b"], image_size=0)
     with pytest.raises(SodapError, match="no device is called 'tpu'"):
         Learner(["a", "b"], device="tpu")
     with pytest.raises(SodapError, match="no precision is called 'fp8'"):
@@ -184,11 +194,43 @@ def test_a_broken_training_says_so_and_leaves_no_trace(method: str, stripes: Str
     training = Training(epochs=3, patience=3, batch_size=16, lr=10, weight_decay=1e30)
     learner = Learner(stripes.classes, method=method, training=training, device="cpu")
     before = snapshot(learner.method.state())
-    with pytest.raises(SodapError, match=r"training broke in stage 1, epoch .*: .* is no finite"):
+    with pytest.raises(SodapError, match=r"broke in stage 1, epoch .*: .* (is|are) no"):
         learner.learn(stripes.domains[0])
     after = learner.method.state()
     assert all(torch.equal(before[key], after[key]) for key in before)
     assert learner.stages_learned == 0
+
+
+@pytest.mark.parametrize(
+    ("method", "words"),
+    [
+        ("sequential", "training broke in stage 1, epoch 1: the answers to 2 of"),
+        ("ridge", "training broke: the answers to 2 of"),
+    ],
+)
+def test_answers_that_are_no_numbers_are_not_scored(
+    method: str, words: str, stripes: Stream, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    learner = Learner(stripes.classes, method=method, training=Training(epochs=1), device="cpu")
+    honest = type(learner.method).forward
+
+    def no_numbers(self: Method, images: Tensor) -> Tensor:
+        logits = honest(self, images)
+        if not self.training:
+            logits[:2, -1] = torch.nan
+        return logits
+
+    with monkeypatch.context() as patch:
+        patch.setattr(type(learner.method), "forward", no_numbers)
+        with pytest.raises(SodapError, match=words):
+            learner.learn(stripes.domains[0])
+        assert learner.stages_learned == 0
+    learner.learn(stripes.domains[0])
+    monkeypatch.setattr(type(learner.method), "forward", no_numbers)
+    with pytest.raises(SodapError, match="training broke: the answers to 2 of"):
+        learner.evaluate(stripes.domains[0])
+    with pytest.raises(SodapError, match="this model is broken: the answers to 2 of 3 images"):
+        learner.predict(stripes.domains[0].test.images[:3])
 
 
 def test_what_a_learner_does_not_take(learner: Learner, stripes: Stream, tmp_path: Path) -> None:
@@ -236,3 +278,27 @@ def test_a_stage_that_broke_off_in_the_middle_of_a_step_leaves_no_gradient(
         learner.learn(stripes.domains[0])
         states.append(learner.method.state())
     assert all(torch.equal(value, states[1][name]) for name, value in states[0].items())
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"stages_learned": -1},
+        {"stages_learned": "x"},
+        {"classes": 3},
+        {"backbone": None},
+        {"seed": None},
+        {"training": {"epochs": 0}},
+        {"options": 7},
+    ],
+)
+def test_facts_that_cannot_be(learner: Learner, tmp_path: Path, change: dict[str, object]) -> None:
+    save_state(tmp_path, "model", learner.method.state(), learner.facts() | change)
+    with pytest.raises(SodapError, match="saved by a version of sodap that does not fit"):
+        sodap.load(tmp_path)
+
+
+def test_a_run_without_a_model_yet(tmp_path: Path) -> None:
+    (tmp_path / "config.json").write_text("{}")
+    with pytest.raises(SodapError, match="is not finished, so it has no model yet"):
+        sodap.load(tmp_path)

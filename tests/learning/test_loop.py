@@ -9,6 +9,7 @@ import pytest
 import torch
 
 from sodap.learning import Learner, Training, learner, loop
+from sodap.learning.forward import Forward
 from sodap.learning.trace import TraceBuffer
 from sodap.streams import Batches, Split, Stream
 
@@ -29,10 +30,10 @@ def test_an_epoch_is_waited_for_once(stripes: Stream, monkeypatch: pytest.Monkey
         monkeypatch.setattr(owner, name, told)
 
     telling(loop, "train_epoch")
-    telling(loop, "confusion")
+    telling(Forward, "answers")
     telling(TraceBuffer, "fetch")
     Learner(stripes.classes, training=TRAINING, device="cpu").learn(stripes.domains[0])
-    assert said == ["train_epoch", "confusion", "fetch"] * 2
+    assert said == ["train_epoch", "answers", "fetch"] * 2
 
 
 @pytest.mark.parametrize("method", ["residual-sodap", "ridge"])

@@ -128,6 +128,10 @@ def test_a_plugin_may_use_the_decorator_as_well(announce: Announce) -> None:
     assert find_method("foreign") is Foreign
     with pytest.raises(ValueError, match="'foreign' is registered already"):
         registry.register_method(type("Other", (Foreign,), {}))
+    with pytest.raises(TypeError, match=r"Unfinished does not fill .*: no forward, losses"):
+        registry.register_method(Unfinished)
+    with pytest.raises(TypeError, match=r"Silent does not fill .*: no name, stores"):
+        registry.register_method(type("Silent", (Foreign,), {"stores": "", "name": ""}))
 
 
 @pytest.mark.parametrize(

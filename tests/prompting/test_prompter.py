@@ -166,7 +166,7 @@ def test_without_query_enhancer() -> None:
 
 def test_parameters_split_into_shared_and_pool() -> None:
     prompter = build(memory_learnable=True)
-    shared, pool = prompter.shared_parameters(), prompter.pool_parameters()
+    shared, pool = prompter.shared_parameters(), list(prompter.pool.parameters())
     assert {id(p) for p in shared + pool} == {id(p) for p in prompter.parameters()}
     assert len(shared) + len(pool) == len(list(prompter.parameters()))
     for parameter in shared:

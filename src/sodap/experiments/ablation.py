@@ -22,9 +22,8 @@ from sodap.errors import SodapError
 from sodap.experiments.config import RunConfig, load_config
 from sodap.experiments.grid import GridObserver, Outcome
 from sodap.experiments.run import check_weights, look
-from sodap.experiments.task import Task, decode, perform
+from sodap.experiments.task import Task, decode, perform, told
 from sodap.experiments.workers import Report, work_off
-from sodap.storage import write_bytes
 from sodap.streams import stream_names
 
 METHOD = "residual-sodap"
@@ -233,15 +232,10 @@ class Ablation:
 
 
 def _take(report: Report[AblationTask], outcome: Outcome, observer: GridObserver) -> None:
-    task = report.task
-    trace = task.folder.with_name(f"{task.folder.name}.error.txt")
-    if report.trace:  # what a bug report needs
-        write_bytes(trace, report.trace.encode())
-    else:
-        trace.unlink(missing_ok=True)
-    if report.error is not None:
-        outcome.failures[task.label] = report.error
-        observer.task_failed(task, report.error)
+    task, error = report.task, told(report)
+    if error is not None:
+        outcome.failures[task.label] = error
+        observer.task_failed(task, error)
     else:
         outcome.done += 1
         observer.task_done(task, report.result)

@@ -31,7 +31,7 @@ MEASURES: Mapping[str, Callable[[NDArray[np.int64]], float]] = {
 class Account:
     """The stages that are over, one after the other, and how the one under way gets on."""
 
-    def __init__(self, folder: Path, header: Mapping[str, Any], writer: Writer) -> None:
+    def __init__(self, folder: Path, header: dict[str, Any], writer: Writer) -> None:
         self.folder, self.header, self.writer = folder, header, writer
         self.stages: list[dict[str, Any]] = []
         self.confusions: list[list[list[list[int]]]] = []

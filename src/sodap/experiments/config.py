@@ -59,9 +59,6 @@ class RunConfig(BaseModel):
         return self.model_dump(mode="json") | {"options": options.model_dump(mode="json")}
 
 
-_TEXTS = {name for name, f in RunConfig.model_fields.items() if f.annotation in (str, str | None)}
-
-
 def recipe_names() -> list[str]:
     return names_on("recipes")
 
@@ -111,17 +108,20 @@ def _described(shelf: str, kind: str, name: str) -> tuple[str, dict[str, Any]]:
 def load_config(recipe: str, changes: Iterable[str] = ()) -> RunConfig:
     """The recipe with `key=value` changes. A key may belong to the run, training or the method."""
     _, content = read_recipe(recipe)
-    pairs = [_parse(change) for change in changes]
-    method = next((v for k, v in pairs if k == "method"), content.get("method", "residual-sodap"))
-    if "method" in dict(pairs) and method != content.get("method", "residual-sodap"):
+    pairs = [_pair(change) for change in changes]
+    own = content.get("method", "residual-sodap")
+    method = str(dict(pairs).get("method", own))
+    if method != own:
         content.pop("options", None)  # the recipe's options belong to the recipe's method
-    homes = _homes(str(method))
-    for key, value in pairs:
+    homes = _homes(method)
+    for key, text in pairs:
         first, *rest = key.split(".")
         if first not in homes:
-            raise SodapError(_unknown(first, homes, str(method)))
+            raise SodapError(_unknown(first, homes, method))
+        home, kind = homes[first]
+        value = _value(key, text, Any if rest else kind)
         place: dict[str, Any] = content
-        for step in [*homes[first], *([first] if rest else []), *rest[:-1]]:
+        for step in [*home, *([first] if rest else []), *rest[:-1]]:
             inner = place.setdefault(step, {})
             if not isinstance(inner, dict):
                 raise SodapError(f"'{key}' cannot be set: '{step}' has no parts")
@@ -168,12 +168,16 @@ def _unknown(key: str, homes: Iterable[str], method: str) -> str:
     return f"'{key}' is no key of the run, its training or {method}{hint}"
 
 
-def _parse(change: str) -> tuple[str, Any]:
+def _pair(change: str) -> tuple[str, str]:
     key, equals, text = change.partition("=")
     if not equals or not key:
         raise SodapError(f"'{change}' is not of the form key=value")
-    if key in _TEXTS:  # a folder may be called 2024 or yes
-        return key, text or None
+    return key, text
+
+
+def _value(key: str, text: str, kind: Any) -> Any:
+    if kind in (str, str | None):  # a folder may be called 2024 or yes
+        return text or None
     try:
         value = yaml.safe_load(text)
     except yaml.YAMLError:
@@ -183,13 +187,23 @@ def _parse(change: str) -> tuple[str, Any]:
             value = float(value)
         except ValueError:
             value = text
-    return key, value
+    if isinstance(value, bool) and kind in (int, float, int | None, float | None):
+        raise SodapError(f"'{key}' takes a number, not '{text}'")  # which would pass for 1 or 0
+    return value
 
 
-def _homes(method: str) -> dict[str, list[str]]:
-    """Where each key lives: `lr` in training, `context` in the method's options, ..."""
-    homes: dict[str, list[str]] = {
-        name: ["options"] for name in find_method(method).Config.model_fields
-    }
-    homes |= {name: ["training"] for name in Training.model_fields}
-    return homes | {name: [] for name in RunConfig.model_fields}
+def _homes(method: str) -> dict[str, tuple[list[str], Any]]:
+    """Where each key lives (`lr` in training, `context` in the method's options), and its type."""
+    homes: dict[str, tuple[list[str], Any]] = {}
+    options = find_method(method).Config
+    models: list[tuple[list[str], type[BaseModel]]]
+    models = [([], RunConfig), (["training"], Training), (["options"], options)]
+    for place, model in models:
+        for name, field in model.model_fields.items():
+            if name in homes:
+                raise SodapError(
+                    f"{method} has an option called '{name}', as has every run; "
+                    f"it can be set only under another name"
+                )
+            homes[name] = place, field.annotation
+    return homes

@@ -2,23 +2,30 @@
 
 from __future__ import annotations
 
+import hashlib
+import inspect
 import platform
 import subprocess
+from collections.abc import Mapping
+from contextlib import suppress
 from importlib import metadata
 from pathlib import Path
 from typing import Any
 
 import torch
 
+import sodap
 from sodap.version import __version__
 
 _PACKAGES = ("torch", "torchvision", "timm", "lightning", "numpy", "scikit-learn", "pillow")
 
 
-def environment() -> dict[str, Any]:
+def environment(method: type | None = None) -> dict[str, Any]:
+    """Of this process, and of the code that it runs; `method` may come from another package."""
     return {
         "sodap": __version__,
         "commit": _commit(),
+        "code": _code(method),
         "python": platform.python_version(),
         "packages": {name: _version(name) for name in _PACKAGES},
         "system": f"{platform.system()} {platform.machine()}",
@@ -26,6 +33,23 @@ def environment() -> dict[str, Any]:
         "threads": torch.get_num_threads(),
         "gpu": torch.cuda.get_device_name() if torch.cuda.is_available() else None,
     }
+
+
+def same_program(one: Mapping[str, Any], other: Mapping[str, Any]) -> bool:
+    """Whether two environments run the same code on the same packages."""
+    return all(one.get(key) == other.get(key) for key in ("code", "packages"))
+
+
+def _code(method: type | None) -> str:
+    """A fingerprint of every file of this package, and of the file that a method is from."""
+    files = sorted(Path(sodap.__file__).parent.rglob("*.py"))
+    with suppress(TypeError, OSError):  # a class of a notebook has no file
+        foreign = Path(inspect.getfile(method)) if method is not None else files[0]
+        files += [] if foreign in files else [foreign]
+    digest = hashlib.sha256()
+    for file in files:
+        digest.update(hashlib.sha256(file.read_bytes()).digest())
+    return digest.hexdigest()[:16]
 
 
 def _version(package: str) -> str | None:

@@ -38,12 +38,11 @@ from sodap.experiments.search import (
     settings_to_compare,
     write_search,
 )
-from sodap.experiments.task import Task, decode, perform, place_of
+from sodap.experiments.task import Task, decode, perform, place_of, told
 from sodap.experiments.variants import Entry, read_entry
 from sodap.experiments.workers import Report, work_off
 from sodap.methods import find_method, method_names
 from sodap.methods.base import BEYOND
-from sodap.storage import write_bytes
 from sodap.streams import stream_names
 
 OWN_KEYS = {"stream": "--streams", "method": "--methods", "seed": "--seeds"}
@@ -261,8 +260,7 @@ class _Progress:
                 decode(config, self.observer.images_decoded)
 
     def _take(self, report: Report[Task]) -> None:
-        task, error, result = report.task, report.error, report.result or {}
-        self._keep_trace(report)
+        task, error, result = report.task, told(report), report.result or {}
         for words in result.get("warnings", ()):
             if words not in self.warned:
                 self.warned.add(words)
@@ -328,11 +326,3 @@ class _Progress:
         except SodapError as error:
             self.outcome.failures[f"{place_of(stream)} {method}"] = str(error)
             self._give_up(cell)
-
-    def _keep_trace(self, report: Report[Task]) -> None:
-        """Beside the run's folder: what a bug report needs."""
-        path = report.task.folder.with_name(f"{report.task.folder.name}.error.txt")
-        if report.trace:
-            write_bytes(path, report.trace.encode())
-        else:
-            path.unlink(missing_ok=True)

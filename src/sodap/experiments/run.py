@@ -14,6 +14,7 @@ FOLDER/model/         what was learned
 from __future__ import annotations
 
 import time
+import warnings
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -26,7 +27,7 @@ from sodap.errors import SodapError
 from sodap.experiments.account import Account
 from sodap.experiments.checkpoint import Checkpoint
 from sodap.experiments.config import RunConfig, difference
-from sodap.experiments.environment import environment
+from sodap.experiments.environment import environment, same_program
 from sodap.experiments.evidence import Findings, evidence_of, model_of
 from sodap.experiments.observer import Observer
 from sodap.experiments.writer import Writer
@@ -37,8 +38,13 @@ from sodap.streams.splits import write_splits
 
 SPLITS = "splits.csv"
 
+
 TESTS_AT_HAND = 0.1
 """Of a GPU's free memory, for the test images: they stay there as long as the run lasts."""
+
+
+class OtherProgramWarning(UserWarning):
+    """A run goes on with other code than it began with."""
 
 
 def run(
@@ -137,10 +143,12 @@ class _Run:
         tests = [domain.test for domain in stream.tested]
         tests = at_hand(tests, self.learner.fabric.device, share=TESTS_AT_HAND)
         self.tested = [replace(d, test=test) for d, test in zip(stream.tested, tests, strict=True)]
+        self.environments = [environment(type(self.learner.method))]
+        """What this run has run in, the present one last."""
         header = {
             "command": list(command),
             "config": config.described(),
-            "environment": environment(),
+            "environment": self.environments[-1],
             "stream": _describe(stream),
             "backbone": self.learner.facts()["backbone"],
             **context,
@@ -255,6 +263,7 @@ class _Run:
             "confusions": self.account.confusions,
             "stages": self.account.stages,
             "learned_from": self._learned_from(),
+            "environments": self.environments,
         }
         if progress is not None:
             tensors |= {f"progress.{key}": value for key, value in progress.tensors().items()}
@@ -279,6 +288,7 @@ class _Run:
                     f"{self.folder} was begun with another {what} and cannot go on with this one; "
                     f"choose another --out to begin anew"
                 )
+        self._admit(facts.get("environments", []))
         parts: dict[str, dict[str, Any]] = {"method": {}, "progress": {}}
         for key, value in tensors.items():
             part, name = key.split(".", 1)
@@ -288,6 +298,23 @@ class _Run:
         stage = len(self.account.stages) + (under_way is not None)
         self.learner.restore(parts["method"], stage, len(self.account.stages))
         return StageProgress.restore(under_way, parts["progress"]) if under_way else None
+
+    def _admit(self, environments: Sequence[Mapping[str, Any]]) -> None:
+        """A run may go on with other code, say with a mistake mended; its record has to say so."""
+        now = self.environments[-1]
+        earlier = [dict(each) for each in environments if not same_program(each, now)]
+        if earlier:
+            self.environments = [*earlier, now]
+            self.account.header["earlier_environments"] = earlier
+            begun = earlier[-1]
+            what = f"sodap {begun['sodap']}, commit {begun['commit'] or 'unknown'}"
+            warnings.warn(
+                OtherProgramWarning(
+                    f"{self.folder} was begun with other code or packages ({what}); it goes on, "
+                    f"and its record says so"
+                ),
+                stacklevel=2,
+            )
 
     def _learned_from(self) -> dict[str, Any]:
         """What must be the same when a run goes on, besides its settings."""

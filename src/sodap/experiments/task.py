@@ -17,7 +17,8 @@ from sodap.experiments.config import RunConfig
 from sodap.experiments.observer import Observer
 from sodap.experiments.run import SPLITS, run
 from sodap.experiments.search import Setting, as_changes, score_of, validation_twin
-from sodap.experiments.workers import stop_if_orphaned
+from sodap.experiments.workers import Report, stop_if_orphaned
+from sodap.storage import write_bytes
 from sodap.streams import Stage, Stream, load_stream
 
 
@@ -54,6 +55,17 @@ def place_of(stream: str) -> str:
 class _Guard(Observer):
     def epoch_done(self, stage: Stage, row: Mapping[str, Any]) -> None:
         stop_if_orphaned()
+
+
+def told(report: Report[Any]) -> str | None:
+    """Why a task failed, in one line; a fault of the program is written out beside its folder."""
+    folder: Path = report.task.folder
+    path = folder.with_name(f"{folder.name}.error.txt")
+    if not report.trace:
+        path.unlink(missing_ok=True)
+        return report.error
+    write_bytes(path, report.trace.encode())
+    return f"{report.error} (see {path})"
 
 
 def perform(task: Task) -> dict[str, Any]:

@@ -28,6 +28,13 @@ class Answers:
     confidence: Tensor
     """`[N]`, the probability of that class."""
 
+    def broken(self) -> str | None:
+        """What to say of answers that are no numbers, or nothing: their class would be made up."""
+        lost = int(self.confidence.isnan().sum())
+        if not lost:
+            return None
+        return f"the answers to {lost:,} of {len(self.confidence):,} images are no numbers"
+
 
 @dataclass(frozen=True)
 class PlainForward:

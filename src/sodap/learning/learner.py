@@ -11,7 +11,7 @@ import numpy as np
 import torch
 from lightning.fabric import Fabric
 from numpy.typing import NDArray
-from pydantic import ValidationError
+from pydantic import BaseModel, Field, ValidationError
 from torch import Tensor
 
 from sodap.backbones import build_backbone
@@ -94,10 +94,15 @@ class Learner:
         device: str = "auto",
         precision: str = "auto",
     ) -> None:
-        if isinstance(classes, str) or len(classes) < 2 or len(set(classes)) != len(classes):
+        named = isinstance(classes, Sequence) and all(isinstance(each, str) for each in classes)
+        if not named or isinstance(classes, str) or not 2 <= len(set(classes)) == len(classes):
             raise SodapError("a learner needs a list of two or more classes with distinct names")
-        if seed < 0:
-            raise SodapError(f"the seed must not be negative, got {seed}")
+        if not isinstance(seed, int) or seed < 0:
+            raise SodapError(f"the seed must be a whole number and not negative, got {seed!r}")
+        if image_size is not None and image_size not in range(8, 2049):
+            raise SodapError(f"images have 8 to 2048 pixels a side, not {image_size!r}")
+        if not isinstance(training, Training | None):
+            raise SodapError(f"training takes a sodap.Training, not a {type(training).__name__}")
         self.classes = tuple(classes)
         self.method_name = method
         self.weights = weights
@@ -166,6 +171,8 @@ class Learner:
             record = self.training.record_steps
             self._forward = Forward(self.method, self.fabric, record=record)
         answers = self._forward.answers(split)
+        if broken := answers.broken():
+            raise SodapError(f"training broke: {broken}")
         return Scores(confusion_matrix(split.labels, answers.classes, len(self.classes)), answers)
 
     @torch.inference_mode()
@@ -200,6 +207,8 @@ class Learner:
                 ready = self.method.backbone.prepare(batch.to(self.fabric.device))
                 rows.append(self.method(ready).softmax(-1).float().cpu())
         probabilities = torch.cat(rows)
+        if broken := Answers(probabilities.argmax(-1), probabilities.amax(-1)).broken():
+            raise SodapError(f"this model is broken: {broken}")
         return Prediction([self.classes[i] for i in probabilities.argmax(-1)], probabilities)
 
     def _read(self, files: Sequence[str | Path]) -> Tensor:
@@ -256,31 +265,52 @@ def load(
     home = Path(folder)
     if not (home / "model.json").is_file() and (home / "model" / "model.json").is_file():
         home = home / "model"  # a run's folder holds the model in a folder of its own
+    if not (home / "model.json").is_file() and (home / "config.json").is_file():
+        raise SodapError(f"the run in {home} is not finished, so it has no model yet")
     tensors, facts = load_state(home, "model")
-    backbone = facts["backbone"]
     try:
-        training = Training.model_validate(facts["training"])
+        known = _Facts.model_validate(facts)
     except ValidationError as error:
         raise SodapError(f"{folder} was saved by a version of sodap that does not fit") from error
+    backbone = known.backbone
     learner = Learner(
-        facts["classes"],
-        method=facts["method"],
-        options=facts["options"],
-        backbone=backbone["name"],
-        weights=weights or backbone["weights"],
-        image_size=backbone["image_size"],
-        training=training,
-        seed=facts["seed"],
+        known.classes,
+        method=known.method,
+        options=known.options,
+        backbone=backbone.name,
+        weights=weights or backbone.weights,
+        image_size=backbone.image_size,
+        training=known.training,
+        seed=known.seed,
         device=device,
         precision=precision,
     )
-    if learner.method.backbone.digest() != backbone["sha256"]:
+    if learner.method.backbone.digest() != backbone.sha256:
         raise SodapError(
-            f"{folder} was learned on other weights of {backbone['name']} than "
-            f"'{weights or backbone['weights']}'; give the same file with weights=FILE"
+            f"{folder} was learned on other weights of {backbone.name} than "
+            f"'{weights or backbone.weights}'; give the same file with weights=FILE"
         )
-    learner.restore(tensors, facts["stages_learned"], facts["stages_learned"])
+    learner.restore(tensors, known.stages_learned, known.stages_learned)
     return learner
+
+
+class _Backbone(BaseModel):
+    name: str
+    weights: str
+    image_size: int = Field(ge=8, le=2048)
+    sha256: str
+
+
+class _Facts(BaseModel):
+    """`Learner.facts`, as far as they are needed to build a learner again."""
+
+    classes: list[str]
+    method: str
+    options: dict[str, Any]
+    backbone: _Backbone
+    training: Training
+    seed: int
+    stages_learned: int = Field(ge=0, le=1_000_000)
 
 
 def _expect(given: object, kind: type | tuple[type, ...], verb: str) -> None:

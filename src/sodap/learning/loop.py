@@ -10,9 +10,7 @@ import time
 from collections.abc import Callable
 from typing import Any
 
-import numpy as np
 from lightning.fabric import Fabric
-from numpy.typing import NDArray
 
 from sodap.errors import SodapError
 from sodap.evaluation import accuracy, confusion_matrix, macro_f1
@@ -24,7 +22,7 @@ from sodap.learning.stopwatch import Stopwatch
 from sodap.learning.trace import TraceBuffer
 from sodap.learning.training import Training
 from sodap.methods import Method
-from sodap.streams import Augmentation, Batches, Split, Stage
+from sodap.streams import Augmentation, Batches, Stage
 
 OnEpoch = Callable[[StageProgress], None]
 OnBatch = Callable[[int, int, int], None]
@@ -73,14 +71,14 @@ def learn_stage(
         watch = Stopwatch(fabric.device)
         steps = train_epoch(step, stage, epoch, on_batch)
         watch.stop()
-        matrix = confusion(forward, stage.domain.val)  # only this waits for the steps
+        answers = forward.answers(stage.domain.val)  # only this waits for the steps
         trace = steps.fetch(epoch)
-        if broken := steps.broken(trace):
-            raise SodapError(
-                f"training broke in stage {stage.number}, epoch {epoch}: {', '.join(broken)} is "
-                f"no finite number; a lower lr may help"
-            )
+        lost = steps.broken(trace)
+        if broken := f"{', '.join(lost)} is no finite number" if lost else answers.broken():
+            where = f"stage {stage.number}, epoch {epoch}"
+            raise SodapError(f"training broke in {where}: {broken}; a lower lr may help")
 
+        matrix = confusion_matrix(stage.domain.val.labels, answers.classes, method.classes)
         score = macro_f1(matrix)
         progress.epoch = epoch
         if score > progress.best_score:
@@ -148,9 +146,3 @@ def end_stage(method: Method, stage: Stage, training: Training, fabric: Fabric) 
     val = Batches(stage.domain.val, EVALUATION_BATCH, fabric.device, method.backbone.prepare)
     with fabric.autocast(), fused(False):
         return dict(method.eval().end_stage(stage.number, train, val))
-
-
-def confusion(forward: Forward, split: Split) -> NDArray[np.int64]:
-    """Confusion matrix `[C, C]` of a split, rows = truth."""
-    classes = forward.answers(split).classes
-    return confusion_matrix(split.labels, classes, forward.method.classes)

@@ -29,6 +29,15 @@ class BrokenMethodWarning(UserWarning):
 
 
 def register_method(method: M) -> M:
+    if inspect.isabstract(method):
+        lacking = sorted(method.__abstractmethods__)
+    else:
+        said = ("name", "family", "Config", "trains", "stores")
+        lacking = [each for each in said if not getattr(method, each, None)]
+    if lacking:
+        raise TypeError(
+            f"{method.__name__} does not fill the contract of a method: no {', '.join(lacking)}"
+        )
     if _METHODS.setdefault(method.name, method) is not method:
         raise ValueError(f"a method named '{method.name}' is registered already")
     return method
@@ -54,8 +63,6 @@ def _load_plugins() -> None:
 def _register_plugin(method: object) -> None:
     if not inspect.isclass(method) or not issubclass(method, Method):
         raise TypeError("it is no class that extends sodap.methods.Method")
-    if inspect.isabstract(method):
-        raise TypeError(f"{method.__name__} does not fill the contract of a method")
     register_method(method)
 
 

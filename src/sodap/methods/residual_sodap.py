@@ -240,8 +240,9 @@ class ResidualSodap(Method):
     ) -> DriftReport:
         """Score the prompt usage of all images, group by group, against `window`, and add it.
 
-        From stage 2 on an image has two distributions, one over F and one over A: its usage is
-        their mean, and a prompt counts as used if its own distribution gives it enough weight.
+        From stage 2 on an image has several distributions (over F and over A, or with
+        `merge=rescale` one over the prompts of each stage): its usage is their mean, and a prompt
+        counts as used if its own distribution gives it enough weight.
         """
         in_use, layers = self._in_use, self._layers()
         least = self._usage_threshold()[:in_use]

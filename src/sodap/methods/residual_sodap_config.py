@@ -25,7 +25,7 @@ class ResidualSodapConfig(MethodConfig):
 
     # 3.1 Prompting.
     pool_size: int = Field(60, ge=1, description="N: prompts in stage 1")
-    capacity: int = Field(256, ge=1, description="prompts the pool can ever hold")
+    capacity: int = Field(256, ge=1, le=100_000, description="prompts the pool can ever hold")
     bottleneck: int = Field(512, ge=1, description="d_a: width of prompts and adapters")
     memory_slots: int = Field(9, ge=1, description="M: slots of the memory bank")
     memory_momentum: float = Field(0.99, ge=0, lt=1, description="of the memory's moving average")

@@ -170,9 +170,6 @@ class Prompter(nn.Module):
         self.partition()  # for passes that are recorded already
         return found_room
 
-    def pool_parameters(self) -> list[nn.Parameter]:
-        return list(self.pool.parameters())
-
     def shared_parameters(self) -> list[nn.Parameter]:
         """What old and new prompts have in common: enhancer, projections and memory."""
         pool = set(self.pool.parameters())
