@@ -11,7 +11,7 @@ import fcntl
 import hashlib
 import json
 import os
-import tempfile
+import secrets
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
 from pathlib import Path
@@ -31,14 +31,14 @@ def write_bytes(path: Path, content: bytes) -> None:
     """Replace `path` by `content` in one step that survives a crash or a full disk."""
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
-        handle, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.", suffix=TEMPORARY)
-        temporary = Path(name)
+        temporary = path.with_name(f".{path.name}.{secrets.token_hex(4)}{TEMPORARY}")
+        # Opened like this, it is the user's umask that says who may read it.
+        handle = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o666)
         try:
             with os.fdopen(handle, "wb") as file:
                 file.write(content)
                 file.flush()
                 os.fsync(file.fileno())
-            temporary.chmod(0o644)
             temporary.replace(path)
         except BaseException:
             temporary.unlink(missing_ok=True)
@@ -85,9 +85,14 @@ def sweep(folder: Path) -> None:
         path.unlink(missing_ok=True)
 
 
+ANOTHER = "another process"
+"""How the refusal of a folder begins."""
+
+
 @contextmanager
-def alone_in(folder: Path) -> Iterator[None]:
-    """Refuse a folder that another process writes to; the kernel lets go of it when that one dies.
+def alone_in(folder: Path, *, wait: bool = False) -> Iterator[None]:
+    """Refuse a folder that another process writes to, or wait for it; the kernel lets go of it
+    when that one dies.
 
     The folder itself is locked, so nothing is left in it.
     """
@@ -99,10 +104,10 @@ def alone_in(folder: Path) -> Iterator[None]:
     try:
         with suppress(OSError):  # some network drives know no locks
             try:
-                fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                fcntl.flock(handle, fcntl.LOCK_EX | (0 if wait else fcntl.LOCK_NB))
             except BlockingIOError as error:
                 raise SodapError(
-                    f"another process is at work in {folder}; see `sodap watch {folder}`"
+                    f"{ANOTHER} is at work in {folder}; see `sodap watch {folder}`"
                 ) from error
         yield
     finally:
@@ -114,7 +119,7 @@ def read_json(path: Path) -> dict[str, Any]:
         content = json.loads(path.read_text("utf-8"))
     except FileNotFoundError as error:
         raise SodapError(f"there is no file {path}") from error
-    except (OSError, UnicodeDecodeError, json.JSONDecodeError) as error:
+    except (OSError, ValueError, RecursionError) as error:  # no UTF-8, no JSON, or beyond measure
         raise SodapError(f"{path} is damaged: it is not readable as JSON") from error
     if not isinstance(content, dict):
         raise SodapError(f"{path} is damaged: it holds no JSON object")
@@ -140,28 +145,39 @@ def load_state(folder: Path, name: str) -> tuple[dict[str, Tensor], dict[str, An
     """The tensors and facts of a saved state, both proven intact."""
     path = folder / f"{name}.json"
     body = read_json(path)
-    if body.pop("checksum", None) != _checksum(body):
+    if not _is_whole(body):
         raise SodapError(f"{path} is damaged: its checksum does not match")
     if body.get("format") != FORMAT:
         raise SodapError(
             f"{path} has format {body.get('format')}; this version of sodap reads format {FORMAT}"
         )
-    file = folder / Path(body["tensors"]).name
+    tensors_file, facts = body.get("tensors"), body.get("facts")
+    if not isinstance(tensors_file, str) or not isinstance(facts, dict) or "sha256" not in body:
+        raise SodapError(f"{path} is damaged: it does not say where its tensors are, or its facts")
+    file = folder / Path(tensors_file).name
     try:
         content = file.read_bytes()
-    except OSError as error:
-        raise SodapError(f"{path} points at {file.name}, which cannot be read") from error
+    except (OSError, ValueError) as error:  # a name may hold a zero byte
+        raise SodapError(f"{path} points at {file.name!r}, which cannot be read") from error
     if hashlib.sha256(content).hexdigest() != body["sha256"]:
         raise SodapError(f"{file} is damaged: its checksum does not match")
     try:
         tensors = safetensors.torch.load(content)
-    except safetensors.SafetensorError as error:
+    except (safetensors.SafetensorError, LookupError) as error:  # or of a kind torch has not
         raise SodapError(f"{file} is not a safetensors file") from error
-    return tensors, body["facts"]
+    return tensors, facts
 
 
 def has_state(folder: Path, name: str) -> bool:
     return (folder / f"{name}.json").is_file()
+
+
+def _is_whole(body: dict[str, Any]) -> bool:
+    """Whether the checksum is right, which is taken out."""
+    try:
+        return bool(body.pop("checksum", None) == _checksum(body))
+    except RecursionError:  # what could just be read may be too deep to be written
+        return False
 
 
 def _checksum(body: Mapping[str, Any]) -> str:

@@ -17,8 +17,11 @@ import typer
 from rich.console import Console
 from tests.reporting.made_runs import a_record, write
 
-from sodap.cli.bench import GridProgress, run_bench, show_tables
+from sodap.cli import ablate
+from sodap.cli.bench import FORMATS, GridProgress, run_bench, show_tables
 from sodap.experiments import Grid, Outcome
+from sodap.experiments.ablation import FULL, Ablation
+from sodap.experiments.ablation_table import SCORES, Row
 from sodap.reporting import METRICS
 
 SODAP = Path(sys.executable).parent / "sodap"
@@ -163,6 +166,48 @@ def test_a_table_warns_of_a_row_of_two_settings(tmp_path: Path) -> None:
     assert found.returncode == 0
     words = "sodap: warning: the runs of ridge on weather differ in training.epochs\n"
     assert found.stderr == words
+
+
+@pytest.mark.parametrize("form", FORMATS)
+def test_a_table_warns_of_unequal_terms(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], form: str
+) -> None:
+    """Once, in whatever format: with the verdict where there is one."""
+    for method, epochs in (("anchored", 8), ("sequential", 1)):
+        record = a_record(method, 0, 0.9)
+        record["config"]["training"] = {"epochs": epochs}
+        write(tmp_path / method / "record.json", record)
+    shown = io.StringIO()
+    show_tables(Console(file=shown, width=500), [tmp_path], form, None, ())
+    out, err = capsys.readouterr()
+    words = "not on equal terms: training.epochs is 8 for `anchored` and 1 for `sequential`"
+    told = (shown.getvalue() + out + err).replace("`", "")
+    assert told.count(words.replace("`", "")) == 1
+    if form in ("csv", "latex"):
+        assert err == f"sodap: warning: weather, micro at 32 pixels: {words}\n"
+    else:
+        assert err == ""
+
+
+def test_stars_of_an_ablation_are_said_to_be_uncorrected(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(Ablation, "run", lambda *_: Outcome())
+    monkeypatch.setattr(ablate, "write_table", lambda *_: [])
+    seeds = {score: {0: 0.5} for score in SCORES}
+    monkeypatch.setattr(ablate, "table_of", lambda _: [Row(FULL, {}, seeds, seeds)])
+    shown = io.StringIO()
+    ablate.run_ablation(
+        Console(file=shown, width=200),
+        "demo",
+        [],
+        seeds=1,
+        only=None,
+        extra=False,
+        out=tmp_path,
+        jobs=1,
+    )
+    assert "each for itself: not corrected for the number of comparisons." in shown.getvalue()
 
 
 @pytest.mark.slow

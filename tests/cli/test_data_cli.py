@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -16,9 +17,15 @@ from typer.testing import CliRunner, Result
 from sodap.cli import data
 from sodap.cli.data import app
 from sodap.errors import SodapError
+from sodap.streams import load_stream
 from sodap.streams.catalogue import find_source, source_names
 from sodap.streams.protocols import protocol_names
-from sodap.streams.sources.folder import EmptyDomainWarning, SkippedFilesWarning
+from sodap.streams.sources.folder import (
+    EmptyClassWarning,
+    EmptyDomainWarning,
+    SkippedFilesWarning,
+)
+from sodap.streams.splits import read_splits
 
 
 def call(*arguments: object) -> Result:
@@ -85,6 +92,57 @@ def test_what_is_left_out_is_said_and_is_on_the_page(tmp_path: Path) -> None:
     assert "Warnings (2)" in page
     assert "&#39;2-mount&#39;" in page
     assert "1 .dicom" in page
+
+
+def test_a_class_without_images_is_said_and_is_on_the_page(tmp_path: Path) -> None:
+    write_pictures(tmp_path / "mine", "1-clinic")
+    (tmp_path / "mine/1-clinic/glaucoma").mkdir()
+    with pytest.warns(EmptyClassWarning, match="'glaucoma'.* so it is not learned"):
+        shown = call("check", tmp_path / "mine", "--out", tmp_path / "out")
+    assert shown.exit_code == 0, shown.output
+    assert "class &#39;glaucoma&#39;" in (tmp_path / "out/check.html").read_text("utf-8")
+
+
+def test_a_pipe_among_the_images_is_an_obstacle(tmp_path: Path) -> None:
+    """As another process: where a pipe is waited for, nothing but its end helps."""
+    write_pictures(tmp_path / "mine", "1-clinic")
+    os.mkfifo(tmp_path / "mine/1-clinic/cat/pipe.png")
+    code = "from sodap.cli.main import main; main()"
+    command = [sys.executable, "-c", code, "data", "check", "mine"]
+    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=60)
+    assert done.returncode == 2
+    said = "pipe.png cannot be read as an image: it is a pipe or a device, not a file"
+    assert f"cannot be learned: 1-clinic/cat/{said}" in done.stdout
+
+
+def test_a_name_that_is_no_text_is_checked_like_any_other(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("SODAP_CACHE", str(tmp_path / "cache"))
+    mine, out = tmp_path / os.fsdecode(b"m\xeane"), tmp_path / "out"
+    write_pictures(mine, "1-clinic")
+    strange = os.fsdecode(b"1-clinic/cat/M\xfcller.png")
+    (mine / "1-clinic/cat/0.png").rename(mine / strange)
+    shown = call("check", mine, "--out", out)
+    assert shown.exit_code == 0, shown.output
+    rows = read_splits(out / "splits.csv")
+    assert strange in [row.path for row in rows]
+    again = call("check", mine, "--splits", out / "splits.csv", "--out", tmp_path / "again")
+    assert again.exit_code == 0, again.output
+    assert (tmp_path / "again/splits.csv").read_bytes() == (out / "splits.csv").read_bytes()
+    assert load_stream(str(mine), 16, splits=str(out / "splits.csv")).rows == tuple(rows)
+
+    Image.new("RGB", (9, 9)).save(mine / strange)
+    assert call("check", mine, "--out", out).exit_code == 0
+    tiny = json.loads((out / "check.json").read_text())["tiny"]
+    assert [flaw["path"] for flaw in tiny] == [strange]
+    assert r"1-clinic/cat/M\udcfcller.png is only 9 pixels" in (out / "check.html").read_text(
+        "utf-8"
+    )
+    (mine / strange).write_bytes(b"no image")
+    shown = call("check", mine, "--out", out)
+    assert shown.exit_code == 2
+    assert r"cannot be learned: 1-clinic/cat/M\udcfcller.png cannot be read" in shown.output
 
 
 def test_an_error_does_not_swallow_a_warning(tmp_path: Path) -> None:

@@ -170,6 +170,10 @@ def test_a_run_that_was_killed_is_silent(watched: tuple[Path, list[str]], tmp_pa
     assert "silent for 2 h 00 min: it may have been killed" in shown(frame(take(tmp_path)))
     (tmp_path / "log.jsonl").touch()  # within a stage, only the log is written
     assert "killed" not in shown(frame(take(tmp_path)))
+    for damaged in ("{", "[1, 2]"):
+        (tmp_path / "log.jsonl").write_text(damaged)
+        with pytest.raises(SodapError, match="is damaged: a line"):
+            take(tmp_path)
 
 
 def test_a_method_in_closed_form_has_no_epochs(tmp_path: Path) -> None:

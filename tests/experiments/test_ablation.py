@@ -15,7 +15,6 @@ from typing import Any
 import pytest
 from tests.conftest import make_stream
 
-import sodap.experiments.ablation as ablation_module
 import sodap.experiments.task as task_module
 import sodap.streams.registry as stream_registry
 from sodap.backbones import build_backbone
@@ -267,7 +266,7 @@ class Watcher(GridObserver):
 
 @pytest.fixture
 def stripes_by_name(monkeypatch: pytest.MonkeyPatch) -> Generator[None]:
-    monkeypatch.setattr(ablation_module, "work_off", in_this_process)
+    monkeypatch.setattr(task_module, "work_off", in_this_process)
     monkeypatch.setitem(stream_registry._FACTORIES, "stripes", make_stream)
     task_module._kept.cache_clear()
     yield

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import json
+import threading
 from collections import deque
 from collections.abc import Callable, Generator, Mapping
+from contextlib import ExitStack
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -22,6 +24,7 @@ from sodap.experiments import Grid, GridObserver, Observer, Task, grid_names, re
 from sodap.experiments.variants import Entry, read_entry
 from sodap.experiments.workers import Report, _attempt
 from sodap.methods import Sequential, find_method, method_names
+from sodap.storage import alone_in, write_json
 from sodap.streams import Stage, Stream
 
 QUICK = ["epochs=1", "batch_size=16", "device=cpu"]
@@ -56,7 +59,7 @@ class Watcher(GridObserver):
 
 @pytest.fixture(autouse=True)
 def quick_searches_of_stripes(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(grid_module, "work_off", in_this_process)
+    monkeypatch.setattr(task_module, "work_off", in_this_process)
     monkeypatch.setattr(Sequential, "candidates", ({"lr": 1e-3}, {"lr": 1e-2}))
     monkeypatch.setattr(grid_module, "BEYOND", 0)
     monkeypatch.setitem(stream_registry._FACTORIES, "stripes", lambda: make_stream(domains=3))
@@ -109,7 +112,7 @@ def test_a_grid_searches_then_runs_then_has_nothing_to_do(tmp_path: Path) -> Non
 def test_a_search_goes_on_beyond_its_ends(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Scores that grow with the rate lead on to the next rate, and no further than twice."""
     monkeypatch.setattr(grid_module, "BEYOND", 2)
-    monkeypatch.setattr(grid_module, "perform", lambda task: pretended(task))
+    monkeypatch.setattr(task_module, "perform", lambda task: pretended(task))
     rates: list[float] = []
 
     def pretended(task: Task) -> dict[str, Any]:
@@ -432,3 +435,32 @@ def test_a_stream_that_cannot_be_read_is_refused_before_runs_are_counted(tmp_pat
     with pytest.raises(SodapError, match="nowhere"):
         replace(a_grid(tmp_path), streams=["nowhere"]).run(watcher)
     assert watcher.total == 0
+
+
+def test_two_processes_share_a_grid(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What the other one is at is done last, and found to be done."""
+    order: list[tuple[int, bool]] = []
+
+    def noted(config: Any, folder: Path, **more: Any) -> dict[str, Any]:
+        order.append((config.seed, more["wait"]))
+        return run(config, folder, **more)
+
+    monkeypatch.setattr(task_module, "run", noted)
+    folder = tmp_path / "stripes" / "ridge" / "s0"
+    grid, other = a_grid(tmp_path, "ridge", 3), ExitStack()
+    config = grid.config("stripes", Entry("ridge"), 0)
+    kept = run(config, tmp_path / "elsewhere")
+    other.enter_context(alone_in(folder))
+    write_json(folder / "config.json", config.described())
+
+    def finishes() -> None:
+        write_json(folder / "record.json", kept)
+        other.close()
+
+    later = threading.Timer(1.0, finishes)
+    later.start()
+    outcome = grid.run()
+    later.join()
+    assert order == [(0, False), (1, False), (2, False), (0, True)]
+    assert (outcome.done, outcome.failures) == (3, {})
+    assert record(tmp_path, "ridge", 0)["confusions"] == kept["confusions"]

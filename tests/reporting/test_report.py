@@ -27,6 +27,7 @@ from sodap.errors import SodapError
 from sodap.evaluation import effects, metric_intervals, reliability, summary
 from sodap.experiments import Observer, load_config, run
 from sodap.reporting.blocks import Card, Cell, Drawing, Prose, Section, Table
+from sodap.reporting.formats import rows_of
 from sodap.reporting.report import report_page, write_report
 from sodap.reporting.runs import (
     ShownRun,
@@ -39,6 +40,7 @@ from sodap.reporting.runs import (
 from sodap.reporting.sections import sections_of
 from sodap.reporting.sections.comparison import (
     comparison_sections,
+    differences_table,
     images_table,
     method_table,
     runs_table,
@@ -83,11 +85,12 @@ from sodap.reporting.sections.training import (
     stops_table,
 )
 from sodap.reporting.svg import lay_out
-from sodap.reporting.tables import make_tables
+from sodap.reporting.tables import METRICS, make_tables
 from sodap.storage import load_state
 from sodap.streams import Stage
 from sodap.streams.splits import SplitRow
 from tests.conftest import make_stream
+from tests.reporting.made_runs import a_record
 
 QUICK = ["epochs=2", "patience=2", "batch_size=16", "device=cpu"]
 DOMAINS, CLASSES = 3, 3
@@ -201,6 +204,19 @@ def test_calibration_is_drawn(full: ShownRun) -> None:
         middles = [bar.get_x() + bar.get_width() / 2 for bar in axes.containers[0]]
         assert np.allclose(heights, expected.accuracy[some])
         assert np.allclose(middles, expected.confidence[some])
+
+
+def test_answers_that_are_no_numbers_are_told_and_the_rest_is_shown(full: ShownRun) -> None:
+    """After the second stage, on one domain; whatever else there is to show is shown."""
+    first, second, third = full.evidence
+    tensors = {**second.tensors, "confidence.1": second.tensors["confidence.1"] * float("nan")}
+    broken = replace(full, evidence=[first, replace(second, tensors=tensors), third])
+    page = report_page([broken], sections_of(broken))
+    told = f"The answers of {full.name} are no numbers: after stage 2 on {full.domains[1]}."
+    assert told in page
+    assert "Recall after the last stage" in page
+    assert "Calibration of" not in page
+    assert "are no numbers" not in report_page([full], sections_of(full))
 
 
 @pytest.mark.parametrize("count", [1, 3, 4, 5])
@@ -551,6 +567,13 @@ def test_origin_is_told(full: ShownRun) -> None:
         assert told in page
 
 
+def test_a_run_that_went_on_with_other_code_is_told(full: ShownRun) -> None:
+    earlier = [{"sodap": "0.0.7", "commit": None}]
+    mixed = replace(full, record={**full.record, "earlier_environments": earlier})
+    words = "It was begun with other code or packages (sodap 0.0.7, commit unknown)"
+    assert words in " ".join(troubles(mixed))
+
+
 def test_names_are_taken_literally(full: ShownRun) -> None:
     record = json.loads(json.dumps(full.record))
     record["stream"]["name"] = "<b>bold</b>"
@@ -580,6 +603,27 @@ def test_a_run_that_was_killed_at_the_start(home: Path, tmp_path: Path) -> None:
     (found,) = find_runs([tmp_path])
     page = report_page([found], sections_of(found))
     assert "it ended before it could write a record" in page
+
+
+@pytest.mark.parametrize(
+    ("file", "content", "words"),
+    [
+        ("record.json", '{"status": "fin', "record.json is damaged"),
+        ("record.json", '{"status": "finished"}', "record.json is not the record of a run"),
+        ("splits.csv", "domain,path\nnorth", "splits.csv"),
+        ("log.jsonl", "[1, 2]\n{", "2 lines of log.jsonl cannot be read"),
+    ],
+)
+def test_a_damaged_run_has_a_page_as_well(
+    home: Path, tmp_path: Path, file: str, content: str, words: str
+) -> None:
+    folder = tmp_path / "run"
+    shutil.copytree(home / "sodap-0", folder)
+    with_composition(read_run(folder))
+    (folder / file).write_text(content)
+    (found,) = find_runs([folder])
+    assert words in " ".join(found.troubles)
+    assert words in report_page([found], sections_of(found))
 
 
 def test_damage_is_told_and_the_rest_is_shown(home: Path, tmp_path: Path) -> None:
@@ -731,6 +775,134 @@ def test_differences_image_by_image(several: list[ShownRun]) -> None:
     gaps = [summary(run.record["R"]["accuracy"])["average_accuracy"] or 0.0 for run in pair]
     assert isinstance(cell, Cell)
     assert cell.value == pytest.approx(gaps[1] - gaps[0])
+
+
+def changed(run: ShownRun, part: str = "config", **settings: Any) -> ShownRun:
+    """The run with other settings in its record."""
+    return replace(run, record={**run.record, part: {**run.record.get(part, {}), **settings}})
+
+
+def differences(runs: list[ShownRun], against: str | None = None) -> list[Table | Prose]:
+    (section,) = [s for s in comparison_sections(runs, against) if s.key == "differences"]
+    return [block for block in section.blocks if isinstance(block, Table | Prose)]
+
+
+def paired(runs: list[ShownRun]) -> list[list[Any]]:
+    """The names in each table of differences by image."""
+    tables = [b for b in differences(runs) if isinstance(b, Table) and "by test image" in b.caption]
+    return [[row[0] for row in table.rows] for table in tables]
+
+
+def test_only_runs_with_the_same_test_images_are_paired_by_image(several: list[ShownRun]) -> None:
+    one, two = [run for run in several if run.seed == 0 and run.status == "finished"]
+    assert paired([one, two]) == [["sequential"]]
+    stream = {**two.record["stream"], "classes": ["x", "y", "z"]}
+    for other in (
+        changed(two, split_seed=3),
+        changed(two, splits="a.csv"),
+        changed(two, stream="elsewhere"),
+        replace(two, record={**two.record, "stream": stream}),
+    ):
+        assert paired([one, other]) == []
+        (told,) = [block.text for block in differences([one, other]) if isinstance(block, Prose)]
+        assert told.startswith("stripes, seed 0: not paired by image, since they are not known to")
+        assert told.endswith("tested on the same ones: residual-sodap; with sequential.")
+
+
+def test_the_list_of_splits_tells_whether_test_images_are_the_same(
+    several: list[ShownRun],
+) -> None:
+    one, two = [run for run in several if run.seed == 0 and run.status == "finished"]
+    rows = [SplitRow("domain 0", f"{n}.png", "x", "x", "", "test") for n in range(3)]
+    trained = SplitRow("domain 0", "t.png", "x", "x", "", "train")
+    listed = replace(one, splits=rows)
+    same = replace(changed(two, split_seed=3, splits="a.csv"), splits=[trained, *rows])
+    assert paired([listed, same]) == [["sequential"]]
+    assert paired([listed, replace(two, splits=rows[::-1])]) == []
+    assert paired([listed, replace(two, splits=rows[:2])]) == []
+
+
+def test_runs_on_unequal_terms_are_warned_of(several: list[ShownRun]) -> None:
+    one, two = [run for run in several if run.seed == 0 and run.status == "finished"]
+
+    def told(*runs: ShownRun) -> Prose:
+        blocks = comparison_sections(runs)[0].blocks
+        (prose,) = [b for b in blocks if isinstance(b, Prose) and "highest AvgACC" in b.text]
+        return prose
+
+    assert told(one, two).tone == "plain"
+    longer = changed(two, training={**two.record["config"]["training"], "epochs": 9})
+    warned = told(one, longer)
+    assert warned.tone == "warning"
+    words = "not on equal terms: training.epochs is 2 for `residual-sodap` and 9 for `sequential`"
+    assert words in warned.text
+
+
+def test_the_report_and_the_table_make_the_same_differences_bold() -> None:
+    """By Holm's correction: what is certain alone may not be among many."""
+    rival = [0.700, 0.704, 0.698, 0.703, 0.699]
+    near = [0.6985, 0.7000, 0.6970, 0.7005, 0.6985]
+    levels = {"first": rival, "near": near}
+    levels |= {
+        f"m{n}": [x + 0.001 * ((n + k) % 3 - 1) for k, x in enumerate(rival)] for n in range(19)
+    }
+    records = []
+    for method, numbers in levels.items():
+        for seed, level in enumerate(numbers):
+            record = a_record(method, seed, level)
+            records.append(record | {"R": {**record["R"], "accuracy": [[level, 0.3], [level] * 2]}})
+    (table,) = make_tables(records)
+    gap = table.difference("near", "first", "average_accuracy")
+    assert gap is not None
+    assert gap.sign == -1
+    found = differences_table(table, "first")
+    assert "bold as in `sodap table`" in found.caption
+    assert "corrected for all of its column (Holm)" in found.caption
+    metrics = [METRICS["average_accuracy"]]
+    expected = {row[0][0]: row[-1] for row in rows_of(table, metrics, "first")}
+    assert not any(bold for _, bold in expected.values())
+    for name, _, cell, *_ in found.rows:
+        assert isinstance(cell, Cell)
+        assert (cell.text, cell.bold) == expected[str(name)]
+
+
+def test_whom_to_compare_with_can_be_said(several: list[ShownRun]) -> None:
+    pair = [run for run in several if run.seed == 0 and run.status == "finished"]
+    plain = [b.caption for b in differences(pair) if isinstance(b, Table)]
+    assert all("minus residual-sodap, paired" in caption for caption in plain)
+    asked = [b.caption for b in differences(pair, "sequential") if isinstance(b, Table)]
+    assert len(asked) == len(plain) == 2
+    assert all("minus sequential, paired" in caption for caption in asked)
+    with pytest.raises(SodapError, match="no run of 'magic' is among those on stripes"):
+        comparison_sections(pair, "magic")
+
+
+def test_an_ablation_is_compared_with_the_full_method(several: list[ShownRun]) -> None:
+    one, two = [run for run in several if run.seed == 0 and run.status == "finished"]
+    parts = [
+        replace(one, record={**one.record, "ablation": "qe"}),
+        replace(two, record={**two.record, "ablation": "full"}),
+    ]
+    captions = [b.caption for b in differences(parts) if isinstance(b, Table)]
+    assert all("minus sequential, paired" in caption for caption in captions)
+
+
+def test_the_origin_of_several_runs_can_be_typed_and_marks_changes(
+    several: list[ShownRun],
+) -> None:
+    record = {**several[0].record, "command": ["/opt/bin/sodap", "run", "default", "data=my dir"]}
+    odd = changed(replace(several[0], record=record), "environment", commit="a" * 40 + "+changes")
+    plain = changed(several[1], "environment", commit="b" * 40)
+    (section,) = [s for s in comparison_sections([odd, plain]) if s.key == "origin"]
+    (table,) = [block for block in section.blocks if isinstance(block, Table)]
+    assert table.rows[0][2] == "sodap run default 'data=my dir'"
+    assert [row[4] for row in table.rows] == ["a" * 12 + "+changes", "b" * 12]
+
+
+def test_runs_on_a_stream_called_search_are_shown(home: Path, tmp_path: Path) -> None:
+    for place in ("search/sequential/s0", "search/sequential/search/0"):
+        shutil.copytree(home / "plain-0", tmp_path / place)
+    assert [run.folder for run in find_runs([tmp_path])] == [tmp_path / "search/sequential/s0"]
 
 
 def test_the_page_of_several_runs(several: list[ShownRun], tmp_path: Path) -> None:

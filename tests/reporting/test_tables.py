@@ -270,6 +270,34 @@ def test_records_are_found_in_folders_and_files(tmp_path: Path) -> None:
     assert unfinished == 1
 
 
+def test_a_stream_may_be_called_search(tmp_path: Path) -> None:
+    """Only METHOD/search/INDEX holds candidates."""
+    for path in ("search/ridge/s0", "search/l2p/search/s0", "search/slda/search/0"):
+        method = path.split("/")[1]
+        write(tmp_path / path / "record.json", a_record(method, 0, 0.9))
+    found, _ = find_records([tmp_path])
+    assert sorted(each["config"]["method"] for each in found) == ["l2p", "ridge"]
+
+
+def test_two_runs_of_one_row_are_named(tmp_path: Path) -> None:
+    for name in ("full", "qe"):
+        write(tmp_path / name / "s0" / "record.json", a_record("residual-sodap", 0, 0.9))
+    found, _ = find_records([tmp_path])
+    both = f"{tmp_path}/full/s0 and {tmp_path}/qe/s0"
+    words = f"two runs are of residual-sodap with seed 0 on weather ({both}); a table needs"
+    with pytest.raises(SodapError, match=re.escape(words)):
+        make_tables(found)
+
+
+def test_an_ablation_is_compared_with_the_full_method() -> None:
+    names = {"a method, full": ("full", 0.7), "a method, less": ("qe", 0.9)}
+    runs = [a_record(row, 0, level, ablation=part) for row, (part, level) in names.items()]
+    (table,) = make_tables(runs)
+    assert table.methods[0] == "a method, less"
+    assert table.rival(None) == "a method, full"
+    assert table.rival("a method, less") == "a method, less"
+
+
 def test_what_is_no_record(tmp_path: Path) -> None:
     with pytest.raises(SodapError, match="there is nothing at"):
         find_records([tmp_path / "nowhere"])

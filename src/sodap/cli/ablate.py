@@ -65,7 +65,8 @@ def run_ablation(
         console.print()
         console.print(terminal_table(f"residual-sodap on {stream}", rows))
         console.print(
-            "Δ: points against the full method, seed by seed; *: two 95 % intervals leave 0 out.",
+            "Δ: points against the full method, seed by seed; *: two 95 % intervals leave 0 out, "
+            "each for itself: not corrected for the number of comparisons.",
             highlight=False,
         )
         console.print(f"The same as a file: {', '.join(map(str, paths))}", markup=False)

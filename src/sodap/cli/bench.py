@@ -154,6 +154,13 @@ def show_tables(
         print(f"sodap: {words}", file=sys.stderr)
     for row, keys in mixtures(records).items():
         print(f"sodap: warning: the runs of {row} differ in {', '.join(keys)}", file=sys.stderr)
+    if form in ("csv", "latex"):  # the others say it with the verdict
+        for table in tables:
+            if table.unequal:
+                words = "; ".join(table.unequal)
+                print(
+                    f"sodap: warning: {table.title}: not on equal terms: {words}", file=sys.stderr
+                )
     if form == "csv":
         print(as_csv(tables, columns, lambda table: table.rival(against)), end="")
         return

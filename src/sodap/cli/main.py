@@ -237,11 +237,17 @@ def report(
     compose: Annotated[
         bool, typer.Option("--compose", help="Exchange heads between stages first; takes a while.")
     ] = False,
+    against: Annotated[
+        str | None,
+        typer.Option(
+            help="Compare several runs with this method; default: residual-sodap, or the best."
+        ),
+    ] = None,
 ) -> None:
     """Write a page about a run, or one that compares several, with all figures."""
     from sodap.cli.report import run_report
 
-    run_report(console, runs, out, images=images, composed=compose)
+    run_report(console, runs, out, images=images, composed=compose, against=against)
 
 
 @app.command()

@@ -15,17 +15,25 @@ from sodap.reporting.runs import ShownRun, find_runs, with_composition, with_str
 
 
 def run_report(
-    console: Console, places: Sequence[Path], out: Path | None, *, images: bool, composed: bool
+    console: Console,
+    places: Sequence[Path],
+    out: Path | None,
+    *,
+    images: bool,
+    composed: bool,
+    against: str | None = None,
 ) -> None:
     began = time.perf_counter()
     runs = find_runs(places)
+    if against is not None and len(runs) == 1:
+        raise SodapError(f"there is one run alone, and nothing to compare with '{against}'")
     folder = out or _default_place(runs)
     if folder.exists() and not folder.is_dir():
         raise SodapError(f"cannot write the report to {folder}: there is a file of that name")
     # The images of one run are worth a look; those of many would be decoded for little.
     if len(runs) == 1 or composed:
         runs = [_completed(console, run, images=images, composed=composed) for run in runs]
-    page = write_report(runs, folder)
+    page = write_report(runs, folder, against)
     console.print(f"Done in {time.perf_counter() - began:.0f} s: {page}", markup=False)
 
 

@@ -101,9 +101,12 @@ def _rows(path: Path) -> list[dict[str, Any]]:
     if not path.is_file():
         return []
     try:
-        return [json.loads(line) for line in path.read_text("utf-8").splitlines()]
-    except ValueError as error:
+        rows = [json.loads(line) for line in path.read_text("utf-8").splitlines()]
+    except (ValueError, RecursionError) as error:
         raise SodapError(f"{path} is damaged: a line is not readable as JSON") from error
+    if not all(isinstance(row, dict) for row in rows):
+        raise SodapError(f"{path} is damaged: a line does not tell of an epoch")
+    return rows
 
 
 def _losses(folder: Path, rows: Sequence[Mapping[str, Any]]) -> dict[str, list[float]]:

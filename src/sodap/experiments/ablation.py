@@ -22,8 +22,8 @@ from sodap.errors import SodapError
 from sodap.experiments.config import RunConfig, load_config
 from sodap.experiments.grid import GridObserver, Outcome
 from sodap.experiments.run import check_weights, look
-from sodap.experiments.task import Task, decode, perform, told
-from sodap.experiments.workers import Report, work_off
+from sodap.experiments.task import Task, decode, performed, told
+from sodap.experiments.workers import Report
 from sodap.streams import stream_names
 
 METHOD = "residual-sodap"
@@ -194,7 +194,7 @@ class Ablation:
         if tasks:
             self._decode(observer)
         heard: set[str] = set()
-        with closing(work_off(tasks, perform, self.jobs)) as reports:
+        with closing(performed(tasks, self.jobs)) as reports:
             for report in reports:
                 for words in (report.result or {}).get("warnings", ()):
                     if words not in heard:

@@ -134,7 +134,7 @@ def as_markdown(ablation: Ablation, rows: Sequence[Row]) -> str:
     return "\n".join(lines) + (
         "\n\nMean ± standard deviation over seeds. Δ is the change against the full method in "
         "points (hundredths), seed by seed; * where two 95 % intervals, a bootstrap's and "
-        "Student's, leave 0 out.\n"
+        "Student's, leave 0 out, each for itself: not corrected for the number of comparisons.\n"
     )
 
 

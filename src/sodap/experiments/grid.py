@@ -5,7 +5,8 @@ OUT/STREAM/METHOD/sSEED/               a run (see `sodap.experiments.run`)
 OUT/STREAM/METHOD@OPTION/sSEED/        a variant's run, with the setting chosen for the method
 
 A grid may be started again at any time: finished runs are left alone, interrupted ones go on where
-they stopped, failed ones get another chance.
+they stopped, failed ones get another chance. It may be started several times at once, too: each
+process takes what no other is at.
 """
 
 from __future__ import annotations
@@ -38,9 +39,9 @@ from sodap.experiments.search import (
     settings_to_compare,
     write_search,
 )
-from sodap.experiments.task import Task, decode, perform, place_of, told
+from sodap.experiments.task import Task, decode, performed, place_of, told
 from sodap.experiments.variants import Entry, read_entry
-from sodap.experiments.workers import Report, work_off
+from sodap.experiments.workers import Report
 from sodap.methods import find_method, method_names
 from sodap.methods.base import BEYOND
 from sodap.streams import stream_names
@@ -210,7 +211,7 @@ class _Progress:
         if self.tasks:
             self._decode()
         self.observer.planned(len(self.tasks) + expected, self.outcome.finished)
-        with closing(work_off(self.tasks, perform, self.grid.jobs)) as reports:
+        with closing(performed(self.tasks, self.grid.jobs)) as reports:
             for report in reports:
                 self._take(report)
         return self.outcome

@@ -56,12 +56,14 @@ def run(
     observer: Observer | None = None,
     stream: Stream | None = None,
     context: Mapping[str, Any] | None = None,
+    wait: bool = False,
 ) -> dict[str, Any]:
     """Learn the stream and return the record, which `FOLDER/record.json` holds too.
 
     `stream` replaces the one that the configuration names; `context` is what else belongs in the
     record, such as the search that chose the settings. An interrupted run goes on with
-    `resume=True` and ends with the same R as if nothing had happened.
+    `resume=True` and ends with the same R as if nothing had happened. Where another process is at
+    work in the folder, `wait` for it; what it has finished is left alone.
     """
     native = native_size(config.backbone)  # first: a wrong name is refused as such
     finished = look(config, folder, resume=resume)
@@ -79,7 +81,8 @@ def run(
             splits=str(kept) if kept.exists() else config.splits,
             on_progress=(observer or Observer()).images_decoded,
         )
-    return _Run(config, folder, stream, command, observer or Observer(), context or {}).to_the_end()
+    begun = _Run(config, folder, stream, command, observer or Observer(), context or {})
+    return begun.to_the_end(wait=wait)
 
 
 def check_weights(config: RunConfig) -> None:
@@ -157,9 +160,9 @@ class _Run:
         self.account = Account(folder, header, self.writer)
         self.checkpoint = Checkpoint(folder, self.writer)
 
-    def to_the_end(self) -> dict[str, Any]:
+    def to_the_end(self, *, wait: bool) -> dict[str, Any]:
         # Only now, with every input read and found good, is anything written.
-        with alone_in(self.folder):
+        with alone_in(self.folder, wait=wait):
             if is_finished(self.folder):  # by whoever had the folder until now
                 return read_json(self.folder / "record.json")
             return self._alone()

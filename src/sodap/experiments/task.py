@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import gc
 import warnings
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections import deque
+from collections.abc import Callable, Generator, Mapping, Sequence
+from contextlib import closing
+from dataclasses import dataclass, field, replace
 from functools import lru_cache
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import torch
 
@@ -17,8 +19,8 @@ from sodap.experiments.config import RunConfig
 from sodap.experiments.observer import Observer
 from sodap.experiments.run import SPLITS, run
 from sodap.experiments.search import Setting, as_changes, score_of, validation_twin
-from sodap.experiments.workers import Report, stop_if_orphaned
-from sodap.storage import write_bytes
+from sodap.experiments.workers import Report, stop_if_orphaned, work_off
+from sodap.storage import ANOTHER, write_bytes
 from sodap.streams import Stage, Stream, load_stream
 
 
@@ -33,6 +35,8 @@ class Task:
     command: Sequence[str] = ()
     context: Mapping[str, Any] = field(default_factory=dict)
     threads: int = 1
+    patient: bool = False
+    """Whether to wait for another process that is at it."""
 
     @property
     def cell(self) -> tuple[str, str]:
@@ -47,6 +51,9 @@ class Task:
         return f"{stream} {method} search {' '.join(as_changes(self.setting))}"
 
 
+T = TypeVar("T", bound=Task)
+
+
 def place_of(stream: str) -> str:
     """The name of a stream's folder: its own name, or that of the images it is made of."""
     return Path(stream).resolve().stem
@@ -55,6 +62,23 @@ def place_of(stream: str) -> str:
 class _Guard(Observer):
     def epoch_done(self, stage: Stage, row: Mapping[str, Any]) -> None:
         stop_if_orphaned()
+
+
+def performed(tasks: deque[T], jobs: int) -> Generator[Report[T]]:
+    """Do all `tasks`, to which the reader may add, and report on each.
+
+    Several processes, of several machines even, may work off one grid: what another one is at is
+    put aside, and waited for when nothing else is left to do.
+    """
+    while tasks:
+        aside: list[T] = []
+        with closing(work_off(tasks, perform, jobs)) as reports:
+            for report in reports:
+                if report.error is not None and report.error.startswith(ANOTHER):
+                    aside.append(replace(report.task, patient=True))
+                else:
+                    yield report
+        tasks.extend(aside)
 
 
 def told(report: Report[Any]) -> str | None:
@@ -82,6 +106,7 @@ def perform(task: Task) -> dict[str, Any]:
                 observer=_Guard(),
                 stream=_stream(task),
                 context=task.context,
+                wait=task.patient,
             )
         finally:
             gc.collect()  # a method and its optimiser point at each other

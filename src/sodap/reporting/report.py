@@ -24,9 +24,9 @@ from sodap.version import __version__
 DOTS_PER_INCH = 144
 
 
-def write_report(runs: Sequence[ShownRun], out: Path) -> Path:
+def write_report(runs: Sequence[ShownRun], out: Path, against: str | None = None) -> Path:
     """Write OUT/index.html and OUT/figures/NAME.svg and .png; the path of the page."""
-    sections = sections_of(runs[0]) if len(runs) == 1 else comparison_sections(runs)
+    sections = sections_of(runs[0]) if len(runs) == 1 else comparison_sections(runs, against)
     drawings = [drawing for section in sections for drawing in section.drawings]
     svgs = {drawing.name: to_svg(drawing.figure, drawing.title) for drawing in drawings}
     for drawing in drawings:

@@ -20,11 +20,14 @@ from sodap.experiments.evidence import StageEvidence, read_evidence, read_steps
 from sodap.learning.trace import Trace
 from sodap.reporting.checks import Check, split_checks
 from sodap.reporting.figures import Record, Row
-from sodap.reporting.tables import row_of
+from sodap.reporting.tables import is_candidate, row_of
 from sodap.reporting.words import plural
 from sodap.storage import read_json
 from sodap.streams import Stream, load_stream
 from sodap.streams.splits import SplitRow, read_splits
+
+NEEDED = {"config", "stream", "R", "stages"}
+"""Without these, a JSON file is not the record of a run."""
 
 
 @dataclass(frozen=True)
@@ -129,6 +132,25 @@ class ShownRun:
             for domain in range(len(self.domains))
         ]
 
+    def tested_like(self, other: ShownRun) -> bool:
+        """Whether both are known to have been asked about the same test images, in one order.
+
+        The lists of their splits tell. Where one has none, as on a stream that is made in memory,
+        both must have dealt the same stream in the same way.
+        """
+        one, two = self.record, other.record
+        if any(
+            one["stream"].get(k) != two["stream"].get(k) for k in ("name", "classes", "domains")
+        ):
+            return False
+        if self.splits and other.splits:
+            return self._tests() == other._tests()
+        keys = ("stream", "split_seed", "splits")
+        return all(one["config"].get(key) == two["config"].get(key) for key in keys)
+
+    def _tests(self) -> list[SplitRow]:
+        return [row for row in self.splits if row.split == "test"]
+
 
 def find_runs(places: Iterable[Path]) -> list[ShownRun]:
     """The runs in these folders, and the records in these files; every folder is looked through."""
@@ -152,13 +174,13 @@ def _homes(place: Path) -> list[Path]:
     return [
         home
         for home in found
-        if "search" not in home.relative_to(place).parts and (home / "record.json").is_file()
+        if not is_candidate(home.relative_to(place)) and (home / "record.json").is_file()
     ]
 
 
 def _from_file(path: Path) -> ShownRun:
     record = read_json(path)
-    if not {"config", "stream", "R", "stages"} <= record.keys():
+    if not record.keys() >= NEEDED:
         raise SodapError(f"{path} is not the record of a run")
     if path.name == "record.json":
         return read_run(path.parent)
@@ -177,10 +199,7 @@ def _from_file(path: Path) -> ShownRun:
 def read_run(folder: Path) -> ShownRun:
     """All that a run's folder holds. What is missing or damaged is told, not raised."""
     troubles: list[str] = []
-    if (folder / "record.json").is_file():
-        record: Record = read_json(folder / "record.json")
-    else:
-        record = _without_record(read_json(folder / "config.json"))
+    record = _read_record(folder, troubles)
     log, broken = _read_log(folder / "log.jsonl")
     if broken:
         troubles.append(f"{plural(broken, 'line')} of log.jsonl cannot be read")
@@ -197,13 +216,16 @@ def read_run(folder: Path) -> ShownRun:
         troubles.append(str(error))
     splits: list[SplitRow] = []
     if (folder / "splits.csv").is_file():
-        splits = read_splits(folder / "splits.csv")
+        try:
+            splits = read_splits(folder / "splits.csv")
+        except SodapError as error:
+            troubles.append(str(error))
     trace = folder.with_name(f"{folder.name}.error.txt")
     return ShownRun(
         record,
         log,
         evidence,
-        read_composition(folder),
+        read_composition(folder) if stages else None,
         splits=splits,
         folder=folder,
         troubles=tuple(troubles),
@@ -212,14 +234,29 @@ def read_run(folder: Path) -> ShownRun:
     )
 
 
-def _without_record(config: Mapping[str, Any]) -> Record:
-    """A run that was killed before its first epoch ended."""
+def _read_record(folder: Path, troubles: list[str]) -> Record:
+    """The record, or the little that the settings tell; what is wrong is added to `troubles`."""
+    path, note = folder / "record.json", "it ended before it could write a record"
+    if path.is_file():
+        note = "its record cannot be read"
+        try:
+            record: Record = read_json(path)
+            if record.keys() >= NEEDED:
+                return record
+            troubles.append(f"{path} is not the record of a run")
+        except SodapError as error:
+            troubles.append(str(error))
+    return _without_record(read_json(folder / "config.json"), note)
+
+
+def _without_record(config: Mapping[str, Any], note: str) -> Record:
+    """A run that was killed before its first epoch ended, or whose record is lost."""
     return {
         "command": [],
         "config": config,
         "stream": {"name": Path(config["stream"]).name, "classes": [], "domains": []},
         "status": "broken off",
-        "note": "it ended before it could write a record",
+        "note": note,
         "R": {"accuracy": [], "macro_f1": []},
         "metrics": {"accuracy": None, "macro_f1": None},
         "confusions": [],
@@ -231,11 +268,16 @@ def _read_log(path: Path) -> tuple[list[Row], int]:
     """The epochs, and how many lines are damaged."""
     if not path.is_file():
         return [], 0
-    rows, broken = [], 0
+    rows: list[Row] = []
+    broken = 0
     for line in path.read_text("utf-8", "replace").splitlines():
         try:
-            rows.append(json.loads(line))
-        except json.JSONDecodeError:
+            row = json.loads(line)
+        except (ValueError, RecursionError):
+            row = None
+        if isinstance(row, dict):
+            rows.append(row)
+        else:
             broken += 1
     return rows, broken
 

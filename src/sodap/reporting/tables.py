@@ -21,6 +21,7 @@ from sodap.evaluation import (
     summary,
 )
 from sodap.methods import find_method, method_names
+from sodap.reporting.terms import DEALT, dealt, unequal_terms
 from sodap.storage import read_json
 
 Record = Mapping[str, Any]
@@ -32,6 +33,10 @@ PARTS = ("training", "options")
 """The keys of a configuration that hold settings themselves."""
 CONSTANT = "constant"
 """The row of the classifier that always answers the most frequent class of the first domain."""
+FULL = "full"
+"""What an ablation calls the method of which nothing is removed."""
+FOUND = "found_at"
+"""What a record is given, besides what it holds: where it was found."""
 
 
 @dataclass(frozen=True)
@@ -113,6 +118,10 @@ class StreamTable:
     """The class that the constant classifier answers."""
     variants: Mapping[str, str] = field(default_factory=dict)
     """Rows that are a method with some option changed -> the row of that method as it is."""
+    unequal: Sequence[str] = ()
+    """In what the rows differ that should be equal, such as how long they learned."""
+    full: str | None = None
+    """Of an ablation: the row of the method of which nothing is removed."""
 
     @property
     def title(self) -> str:
@@ -197,7 +206,9 @@ class StreamTable:
             )
         if len(self.methods) < 2:
             return None
-        return asked or (MAIN if MAIN in self.numbers else (self.contenders or self.methods)[0])
+        if asked or self.full:
+            return asked or self.full
+        return MAIN if MAIN in self.numbers else (self.contenders or self.methods)[0]
 
 
 def variants_below(rows: Sequence[str], variants: Mapping[str, str]) -> list[str]:
@@ -225,7 +236,7 @@ def find_records(places: Iterable[Path]) -> tuple[list[Record], int]:
             if not {"config", "stream", "R"} <= record.keys():
                 raise SodapError(f"{path} is not the record of a run")
             if record.get("status", "finished") == "finished":
-                records.append(record)
+                records.append({**record, **_beside(path)})
             else:
                 unfinished += 1
     if not records:
@@ -238,7 +249,22 @@ def find_records(places: Iterable[Path]) -> tuple[list[Record], int]:
 def _record_files(folder: Path) -> list[Path]:
     """All but those of candidates in a search, which were never tested."""
     found = folder.rglob("record.json")
-    return sorted(path for path in found if "search" not in path.relative_to(folder).parts)
+    return sorted(path for path in found if not is_candidate(path.parent.relative_to(folder)))
+
+
+def is_candidate(home: Path) -> bool:
+    """Whether a folder holds a candidate of a search: METHOD/search/INDEX.
+
+    A stream, or a folder of runs, may be called `search` too.
+    """
+    return home.parent.name == "search" and home.name.isdecimal()
+
+
+def _beside(path: Path) -> dict[str, Any]:
+    """What is known of a record from where it lies."""
+    if path.name != "record.json":  # a kept result
+        return {FOUND: str(path)}
+    return {FOUND: str(path.parent), DEALT: dealt(path.parent)}
 
 
 def row_of(record: Record) -> str:
@@ -264,8 +290,10 @@ def _grouped(records: Iterable[Record]) -> dict[Place, dict[str, dict[int, Recor
         place = record["stream"]["name"], f"{backbone['name']} at {backbone['image_size']} pixels"
         runs = groups.setdefault(place, {}).setdefault(name, {})
         if seed in runs:
+            both = [run[FOUND] for run in (runs[seed], record) if FOUND in run]
+            where = f" ({' and '.join(both)})" if both else ""
             raise SodapError(
-                f"two runs are of {name} with seed {seed} on {place[0]}; "
+                f"two runs are of {name} with seed {seed} on {place[0]}{where}; "
                 f"a table needs one setting of each method"
             )
         runs[seed] = record
@@ -309,12 +337,15 @@ def _origin(record: Record) -> dict[str, Any]:
 
 def _table(stream: str, backbone: str, methods: Mapping[str, Mapping[int, Record]]) -> StreamTable:
     variants: dict[str, str] = {}
+    full = None
     numbers: dict[str, dict[str, dict[int, float]]] = {}
     for method, runs in methods.items():
         numbers[method] = {key: {} for key in METRICS}
         for seed, record in runs.items():
             if method != record["config"]["method"]:
                 variants[method] = record["config"]["method"]
+            if record.get("ablation") == FULL:
+                full = method
             for key, metric in METRICS.items():
                 value = metric.of(record)
                 if value is not None:
@@ -322,7 +353,10 @@ def _table(stream: str, backbone: str, methods: Mapping[str, Mapping[int, Record
     some = next(iter(next(iter(methods.values())).values()))
     constant, answer = _constant(some)
     domains = [domain["name"] for domain in some["stream"]["domains"]]
-    return StreamTable(stream, backbone, domains, numbers, constant, answer, variants)
+    unequal = unequal_terms({method: runs.values() for method, runs in methods.items()})
+    return StreamTable(
+        stream, backbone, domains, numbers, constant, answer, variants, unequal, full
+    )
 
 
 def _constant(record: Record) -> tuple[dict[str, float | None], str]:

@@ -18,6 +18,7 @@ def verdict(table: StreamTable) -> str:
         zip(ranked[1:], claims([(table, ranked[0], m, ACCURACY) for m in ranked[1:]]), strict=True)
     )
     sentences = [
+        warning(table),
         _winner(table, to_the_first),
         _of_main(table, to_the_first),
         _forgetting(table),
@@ -28,6 +29,13 @@ def verdict(table: StreamTable) -> str:
         "Variants (@) are not ranked." if table.variants else "",
     ]
     return " ".join(sentence for sentence in sentences if sentence)
+
+
+def warning(table: StreamTable) -> str:
+    """That the rows cannot be compared as they are, and in what they differ; else nothing."""
+    if not table.unequal:
+        return ""
+    return f"Warning: not on equal terms: {'; '.join(table.unequal)}."
 
 
 def _winner(table: StreamTable, behind: Mapping[str, Claim | None]) -> str:

@@ -4,16 +4,18 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
+from typing import Literal
 
-from sodap.evaluation import FEWEST, Difference, difference_intervals, summary
+from sodap.evaluation import FEWEST, difference_intervals, summary
 from sodap.reporting import figures
 from sodap.reporting.blocks import Block, Card, Cell, Drawing, Prose, Section, Table
+from sodap.reporting.claims import Claim, claims
 from sodap.reporting.figures import Record
-from sodap.reporting.formats import show, show_difference, show_spread
+from sodap.reporting.formats import show, show_claim, show_spread
 from sodap.reporting.lead import shown
 from sodap.reporting.runs import ShownRun
 from sodap.reporting.sections.cost import stored_bytes
-from sodap.reporting.sections.origin import troubles
+from sodap.reporting.sections.origin import command_line, troubles
 from sodap.reporting.tables import (
     CONSTANT,
     METRICS,
@@ -21,22 +23,29 @@ from sodap.reporting.tables import (
     make_tables,
     variants_below,
 )
+from sodap.reporting.terms import DEALT, dealt
 from sodap.reporting.verdict import verdict
 from sodap.reporting.words import bytes_in_words, plural, seconds_in_words, signed
 
 SCORES = ("average_accuracy", "average_forgetting", "final_average", "backward_transfer")
 MOST_LINES = 6
 """Methods in one figure of lines; more cannot be told apart."""
+CHANGES = "+changes"
+"""After a commit: the code was another than that of the commit, so the run is no result."""
 
 
-def comparison_sections(runs: Sequence[ShownRun]) -> list[Section]:
-    """What is said about several runs; runs without a finished stage are named, not compared."""
+def comparison_sections(runs: Sequence[ShownRun], against: str | None = None) -> list[Section]:
+    """What is said about several runs; runs without a finished stage are named, not compared.
+
+    `against` names whom the others are compared with, as for `sodap table`.
+    """
     some = [run for run in runs if run.learned]
     tables = make_tables([_as_named(run) for run in some if run.status == "finished"])
     sections = [Section("runs", "All runs", list(_runs(runs)))]
     if tables:
         sections.insert(0, Section("table", "Methods and streams", list(_table_one(tables))))
-        blocks = [*_over_seeds(tables), *_over_images(some, tables)]
+        rivals = [table.rival(against) for table in tables]
+        blocks = [*_over_seeds(tables, rivals), *_over_images(some, tables, rivals)]
         if blocks:
             sections.append(Section("differences", "Differences", blocks))
     side_by_side = list(_side_by_side(runs))
@@ -47,9 +56,10 @@ def comparison_sections(runs: Sequence[ShownRun]) -> list[Section]:
 
 def _as_named(run: ShownRun) -> Record:
     """The record under the run's name, so that two settings of one method are two methods."""
-    if run.record.get("variant"):  # its method keeps the name that it has without any change
-        return {**run.record, "variant": run.name}
-    return {**run.record, "config": {**run.record["config"], "method": run.name}}
+    record = {**run.record, DEALT: dealt(run.folder) if run.folder is not None else None}
+    if record.get("variant"):  # its method keeps the name that it has without any change
+        return {**record, "variant": run.name}
+    return {**record, "config": {**record["config"], "method": run.name}}
 
 
 # ------------------------------------------------------------------ methods x streams
@@ -64,7 +74,8 @@ def _table_one(tables: Sequence[StreamTable]) -> Iterator[Block]:
     )
     yield method_table(tables)
     for table in tables:
-        yield Prose(f"{table.title}: {verdict(table)}")
+        tone: Literal["plain", "warning"] = "warning" if table.unequal else "plain"
+        yield Prose(f"{table.title}: {verdict(table)}", tone)
 
 
 def method_table(tables: Sequence[StreamTable]) -> Table:
@@ -144,25 +155,24 @@ def _numbers(run: ShownRun) -> list[Cell]:
 # ------------------------------------------------------------------ differences
 
 
-def _over_seeds(tables: Sequence[StreamTable]) -> Iterator[Block]:
-    for table in tables:
-        rival = table.rival(None)
-        if rival is None:
-            continue
-        yield differences_table(table, rival)
+def _over_seeds(tables: Sequence[StreamTable], rivals: Sequence[str | None]) -> Iterator[Block]:
+    for table, rival in zip(tables, rivals, strict=True):
+        if rival is not None:
+            yield differences_table(table, rival)
 
 
 def differences_table(table: StreamTable, rival: str) -> Table:
     """Every method minus the rival, paired by seed."""
     rows: list[Sequence[str | Cell]] = []
-    for method in table.methods:
-        if method != rival:
-            gaps = [table.difference(method, rival, key) for key in SCORES]
-            seeds = gaps[0].count if gaps[0] is not None else 0
-            rows.append([method, Cell(str(seeds), seeds), *map(_gap, gaps)])
-    sure = any(len(table.shared(m, rival)) >= FEWEST for m in table.methods if m != rival)
+    others = [method for method in table.methods if method != rival]
+    columns = [claims([(table, method, rival, key) for method in others]) for key in SCORES]
+    for method, *found in zip(others, *columns, strict=True):
+        seeds = len(table.shared(method, rival))
+        rows.append([method, Cell(str(seeds), seeds), *map(_gap, found)])
+    sure = any(len(table.shared(method, rival)) >= FEWEST for method in others)
     told = (
-        "with 95 % bootstrap intervals over seeds; bold where Student's interval leaves 0 out, too"
+        "with 95 % bootstrap intervals over seeds; bold as in `sodap table`: where a difference "
+        "is more than the noise between seeds, corrected for all of its column (Holm)"
         if sure
         else f"without intervals, for fewer than {FEWEST} seeds are in common"
     )
@@ -174,22 +184,36 @@ def differences_table(table: StreamTable, rival: str) -> Table:
     )
 
 
-def _gap(gap: Difference | None) -> Cell:
-    if gap is None:
-        return Cell("–")
-    return Cell(show_difference(gap), gap.mean, bold=gap.sign != 0)
+def _gap(claim: Claim | None) -> Cell:
+    text, bold = show_claim(claim)
+    return Cell(text, None if claim is None else claim.gap.mean, bold=bold)
 
 
-def _over_images(runs: Sequence[ShownRun], tables: Sequence[StreamTable]) -> Iterator[Block]:
+def _over_images(
+    runs: Sequence[ShownRun], tables: Sequence[StreamTable], rivals: Sequence[str | None]
+) -> Iterator[Block]:
     """Pairs of runs that were asked about the same images: one table a stream and seed."""
-    rivals = {table.stream: table.rival(None) for table in tables}
-    groups: dict[tuple[str, int], list[ShownRun]] = {}
+    names = {table.stream: rival for table, rival in zip(tables, rivals, strict=True)}
+    groups: dict[tuple[str, int], list[list[ShownRun]]] = {}
     for run in runs:
         if run.status == "finished" and run.outcomes() is not None:
-            groups.setdefault((run.stream_name, run.seed), []).append(run)
-    shown_groups = [group for group in groups.values() if len(group) > 1]
+            alike = groups.setdefault((run.stream_name, run.seed), [])
+            mine = next((group for group in alike if group[0].tested_like(run)), None)
+            if mine is None:
+                alike.append([run])
+            else:
+                mine.append(run)
+    shown_groups = [group for alike in groups.values() for group in alike if len(group) > 1]
     for group in shown_groups[:4]:
-        yield images_table(group, rivals[group[0].stream_name])
+        yield images_table(group, names[group[0].stream_name])
+    for (stream, seed), alike in groups.items():
+        if len(alike) > 1:
+            sides = [", ".join(run.name for run in group) for group in alike]
+            yield Prose(
+                f"{stream}, seed {seed}: not paired by image, since they are not known to have "
+                f"been tested on the same ones: {'; with '.join(sides)}.",
+                "note",
+            )
     if len(shown_groups) > 4:
         left = len(shown_groups) - 4
         more = plural(left, "more group of runs", "more groups of runs")
@@ -197,7 +221,10 @@ def _over_images(runs: Sequence[ShownRun], tables: Sequence[StreamTable]) -> Ite
 
 
 def images_table(group: Sequence[ShownRun], rival: str | None) -> Table:
-    """Every run minus the rival's (the first one's, if it has none here), paired by test image."""
+    """Every run minus the rival's (the first one's, if it has none here), paired by test image.
+
+    All of `group` were tested on the same images.
+    """
     first = next((run for run in group if run.name == rival), group[0])
     base = first.outcomes()
     scores = summary(first.record["R"]["accuracy"])
@@ -221,7 +248,7 @@ def images_table(group: Sequence[ShownRun], rival: str | None) -> Table:
         rows.append([run.name, *cells])
     return Table(
         f"{first.stream_name}, seed {first.seed}: minus {first.name}, paired by test image, with "
-        f"95 % bootstrap intervals over images; bold where they leave 0 out",
+        f"95 % bootstrap intervals over images; bold where they leave 0 out, each for itself",
         ["Method", *(METRICS[key].title for key in SCORES)],
         rows,
         sortable=True,
@@ -290,13 +317,15 @@ def _commands(runs: Sequence[ShownRun]) -> Section:
     rows: list[Sequence[str | Cell]] = []
     for number, run in enumerate(runs, 1):
         env = run.record.get("environment") or {}
+        commit, changed, _ = (env.get("commit") or "–").partition(CHANGES)
+        command = run.record.get("command")
         rows.append(
             [
                 Cell(str(number), number),
                 run.title,
-                " ".join(run.record.get("command") or ["–"]),
+                command_line(command) if command else "–",
                 env.get("sodap") or "–",
-                (env.get("commit") or "–")[:12],
+                commit[:12] + changed,
                 env.get("gpu") or env.get("processor") or "–",
             ]
         )

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import shlex
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 import yaml
@@ -35,6 +35,9 @@ def troubles(run: ShownRun) -> list[str]:
         found.append(f"The run is not complete ({run.status}{why}). It has learned {so_far}.")
         if run.status == "running":
             found.append("It may be running still, or it was killed; --resume goes on with it.")
+    for env in run.record.get("earlier_environments", ()):
+        began = f"sodap {env['sodap']}, commit {env.get('commit') or 'unknown'}"
+        found.append(f"It was begun with other code or packages ({began}) and went on with these.")
     found += [
         f"Splits, {check.what}: {check.words}." for check in run.checks if check.good is False
     ]
@@ -49,11 +52,16 @@ def learned_domains(run: ShownRun) -> int:
     return sum(1 for d in domains if "counts" not in d or sum(d["counts"]["train"]))
 
 
+def command_line(command: Sequence[str]) -> str:
+    """As it can be typed again; where the program lies is not part of it."""
+    program, *rest = command
+    return shlex.join([Path(program).name, *rest])
+
+
 def _origin(run: ShownRun) -> Iterator[Block]:
     record = run.record
     if record.get("command"):
-        program, *rest = record["command"]
-        yield Code("Command", shlex.join([Path(program).name, *rest]))
+        yield Code("Command", command_line(record["command"]))
     else:
         yield Prose("Started from Python, or the record does not say how.")
     pairs = [("Seed", str(run.seed)), ("Status", run.status)]

@@ -22,6 +22,9 @@ from sodap.reporting.svg import INK, STYLE
 from sodap.reporting.words import interval, signed
 
 MOST_PANELS = 12
+NO_CALIBRATION = (
+    "So there is no calibration to show, and which class was answered there means nothing."
+)
 
 
 def results_section(run: ShownRun) -> Section:
@@ -66,7 +69,12 @@ def _blocks(run: ShownRun) -> Iterator[Block]:
             list(confusion_tables(run)),
             wide=len(run.classes) > 5,
         )
-    found = calibration(run)
+    lost = without_numbers(run)
+    if lost:
+        yield Prose(
+            f"The answers of {run.name} are no numbers: {lost}. {NO_CALIBRATION}", "warning"
+        )
+    found = calibration(run) if not lost else []
     if found:
         yield Drawing(
             "calibration",
@@ -189,6 +197,20 @@ def confusion_tables(run: ShownRun) -> Iterator[Table]:
 
 
 # ------------------------------------------------------------------ calibration
+
+
+def without_numbers(run: ShownRun) -> str:
+    """After which stages answers on which domains were NaN, in words; empty where none was."""
+    told = []
+    for left in run.evidence:
+        names = [
+            name
+            for name, sure in zip(run.domains, left.confidence, strict=False)
+            if bool(sure.isnan().any())
+        ]
+        if names:
+            told.append(f"after stage {left.number} on {', '.join(names)}")
+    return "; ".join(told)
 
 
 def calibration(run: ShownRun, stage: int = -1) -> list[Reliability]:
