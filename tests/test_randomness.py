@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+import hashlib
+
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
@@ -12,6 +14,18 @@ def test_a_place_has_one_number(seed: int, purpose: str, where: list[int]) -> No
     number = Randomness(seed).number(purpose, *where)
     assert number == Randomness(seed).number(purpose, *where)
     assert 0 <= number < 2**63
+
+
+@given(st.integers(0, 2**31), st.text(max_size=20))
+def test_the_number_never_changes(seed: int, purpose: str) -> None:
+    """Splits of earlier versions would be dealt anew."""
+    digest = hashlib.sha256(f"{seed}/{purpose}/3".encode()).digest()
+    assert Randomness(seed).number(purpose, 3) == int.from_bytes(digest[:8], "little") // 2
+
+
+def test_a_purpose_may_be_any_name_of_a_file() -> None:
+    names = [bytes([byte]).decode(errors="surrogateescape") for byte in range(128, 256)]
+    assert len({Randomness(0).number(name) for name in names}) == 128
 
 
 def test_places_are_independent() -> None:

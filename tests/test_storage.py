@@ -2,12 +2,15 @@ from __future__ import annotations
 
 import errno
 import fcntl
+import hashlib
 import json
 import os
+import re
 from pathlib import Path
 from typing import Any
 
 import pytest
+import safetensors.torch
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
@@ -76,6 +79,90 @@ def test_a_missing_or_foreign_file_is_one_sentence(tmp_path: Path) -> None:
     next(tmp_path.glob("*.safetensors")).unlink()
     with pytest.raises(SodapError, match="cannot be read"):
         load_state(tmp_path, "state")
+
+
+STRANGE = {
+    "deep": "[" * 100_000,
+    "deep object": '{"a": ' * 100_000,
+    "long number": f'{{"a": {"9" * 5000}}}',
+    "bytes": b"{\xff}",
+}
+
+
+@pytest.mark.parametrize("content", STRANGE.values(), ids=STRANGE)
+def test_json_beyond_measure_is_one_sentence(tmp_path: Path, content: str | bytes) -> None:
+    path = tmp_path / "model.json"
+    path.write_bytes(content.encode() if isinstance(content, str) else content)
+    for read in (read_json, lambda _: load_state(tmp_path, "model")):
+        with pytest.raises(SodapError, match=r"model\.json is damaged: it is not readable as JSON"):
+            read(path)
+
+
+def test_what_can_just_be_read_may_be_too_deep_to_be_checked(tmp_path: Path) -> None:
+    for depth in range(900, 1000):
+        nested = "[" * depth + "]" * depth
+        (tmp_path / "model.json").write_text(f'{{"facts": {nested}, "checksum": ""}}')
+        with pytest.raises(SodapError, match="is damaged"):
+            load_state(tmp_path, "model")
+
+
+def rewrite(folder: Path, **changes: Any) -> None:
+    """By hand, and with the checksum put right; None takes a key away."""
+    save_state(folder, "model", TENSORS, FACTS)
+    body = read_json(folder / "model.json") | changes
+    body = {key: each for key, each in body.items() if each is not None and key != "checksum"}
+    whole = hashlib.sha256(json.dumps(body, sort_keys=True).encode()).hexdigest()
+    write_json(folder / "model.json", body | {"checksum": whole})
+
+
+@pytest.mark.parametrize(
+    ("changes", "words"),
+    [
+        ({"tensors": None}, "model.json is damaged: it does not say"),
+        ({"tensors": 7}, "model.json is damaged: it does not say"),
+        ({"facts": None}, "model.json is damaged: it does not say"),
+        ({"facts": [1]}, "model.json is damaged: it does not say"),
+        ({"sha256": None}, "model.json is damaged: it does not say"),
+        ({"sha256": []}, "is damaged: its checksum does not match"),
+        ({"format": None}, "has format None"),
+        ({"tensors": ""}, "which cannot be read"),
+        ({"tensors": ".."}, "model.json points at '..', which cannot be read"),
+        ({"tensors": "a\0"}, r"model.json points at 'a\x00', which cannot be read"),
+        ({"tensors": "a\ud800"}, r"model.json points at 'a\ud800', which cannot be read"),
+    ],
+)
+def test_a_state_changed_by_hand_is_one_sentence(
+    tmp_path: Path, changes: dict[str, Any], words: str
+) -> None:
+    rewrite(tmp_path)
+    assert load_state(tmp_path, "model")[1] == FACTS
+    rewrite(tmp_path, **changes)
+    with pytest.raises(SodapError, match=re.escape(words)):
+        load_state(tmp_path, "model")
+
+
+def test_tensors_of_a_kind_that_is_not_known(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """To safetensors it is known, but not to torch: one such is as good as another."""
+    monkeypatch.delitem(safetensors.torch._TYPES, "F8_E8M0", raising=False)
+    header = b'{"a": {"dtype": "F8_E8M0", "shape": [8], "data_offsets": [0, 8]}}'
+    content = len(header).to_bytes(8, "little") + header + bytes(8)
+    rewrite(tmp_path, tensors="other", sha256=hashlib.sha256(content).hexdigest())
+    (tmp_path / "other").write_bytes(content)
+    with pytest.raises(SodapError, match="other is not a safetensors file"):
+        load_state(tmp_path, "model")
+
+
+@pytest.mark.parametrize("umask", [0o077, 0o027, 0o022, 0o002])
+def test_the_umask_says_who_may_read(tmp_path: Path, umask: int) -> None:
+    before = os.umask(umask)
+    try:
+        for _ in range(2):  # a file that is replaced, too
+            write_bytes(tmp_path / "a", b"x")
+            assert (tmp_path / "a").stat().st_mode & 0o777 == 0o666 & ~umask
+    finally:
+        os.umask(before)
 
 
 def test_a_full_disk_leaves_the_former_state(

@@ -18,7 +18,9 @@ class Randomness:
     def number(self, purpose: str, *where: int) -> int:
         """A 63-bit number that depends on the seed, the purpose and the place, and nothing else."""
         key = "/".join(map(str, (self.seed, purpose, *where)))
-        return int.from_bytes(hashlib.sha256(key.encode()).digest()[:8], "little") >> 1
+        # A purpose may be the name of a file, and the bytes of such names need not be UTF-8.
+        digest = hashlib.sha256(key.encode(errors="surrogateescape")).digest()
+        return int.from_bytes(digest[:8], "little") >> 1
 
     def generator(
         self, purpose: str, *where: int, device: torch.device | str = "cpu"

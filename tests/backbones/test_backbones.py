@@ -3,14 +3,18 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import safetensors.torch
 import timm
 import torch
+import torch.nn.functional as F
+from PIL import Image
 from torch import Tensor
 
 from sodap.backbones import SHORT_NAMES, FrozenViT, build_backbone, native_size
 from sodap.errors import SodapError
+from sodap.streams.images import read_image
 
 TEST_VIT = "test_vit"  # timm's own miniature
 
@@ -109,6 +113,24 @@ def test_images_are_prepared(micro: FrozenViT) -> None:
         micro.prepare(bytes_), (bytes_.float() / 255 - micro.mean) / micro.std
     )
     assert micro.prepare(random_images(50)).shape == (2, 3, 32, 32)
+
+
+@pytest.mark.parametrize("shape", [(60, 44), (44, 60), (32, 70), (20, 50), (301, 200), (200, 257)])
+def test_a_tensor_is_seen_like_a_file(
+    micro: FrozenViT, tmp_path: Path, shape: tuple[int, int]
+) -> None:
+    """Of what is not square, the centre."""
+    coarse = np.random.default_rng(0).integers(0, 256, (5, 5, 3), np.uint8)
+    picture = Image.fromarray(coarse).resize(shape, Image.Resampling.BICUBIC)
+    picture.save(tmp_path / "a.png")
+    file = read_image(tmp_path / "a.png", 32)
+    tensor = torch.from_numpy(np.array(picture)).permute(2, 0, 1)
+    for images in (tensor, tensor / 255):
+        seen = micro.pixels(micro.prepare(images[None]))[0]
+        assert (seen.float() - file.float()).abs().mean() < 1
+        assert (seen.float() - file.float()).abs().max() < 5
+    stretched = F.interpolate(tensor[None].float(), (32, 32), mode="bicubic", antialias=True)[0]
+    assert (stretched - file.float()).abs().mean() > 10, "the test would not tell"
 
 
 def test_digests_tell_weights_apart(micro: FrozenViT) -> None:

@@ -22,7 +22,7 @@ from PIL import Image
 from sodap.errors import SodapError
 from sodap.streams import Split, Stream, load_stream
 from sodap.streams import cache as module
-from sodap.streams.cache import _Cache, cache_bytes, cache_folder, decoded
+from sodap.streams.cache import _Cache, cache_bytes, cache_folder, clear_cache, decoded
 from sodap.streams.images import decode_image, read_images
 
 COUNT, SIZE = 11, 12
@@ -527,6 +527,55 @@ def test_a_missing_image(paths: list[Path], folder: Path) -> None:
     paths[2].unlink()
     with pytest.raises(SodapError, match=r"there is no image at .*2\.png"):
         decoded(paths, SIZE, folder=folder)
+    with pytest.raises(SodapError, match=r"there is no image at .*/2\\x00\.png"):
+        decoded([paths[2].with_name("2\0.png")], SIZE, folder=folder)
+
+
+def test_names_that_are_no_text(paths: list[Path], folder: Path) -> None:
+    for number, name in ((2, b"M\xfcller.png"), (5, b"no.suff\xfcx")):
+        paths[number] = paths[number].rename(paths[number].with_name(os.fsdecode(name)))
+    images = decoded(paths, SIZE, folder=folder)
+    assert torch.equal(images, read_images(paths, SIZE))
+    assert torch.equal(decoded(paths, SIZE, folder=folder, verify=True), images)
+
+
+@pytest.mark.parametrize("umask", [0o077, 0o027, 0o022])
+def test_the_umask_says_who_may_read(paths: list[Path], folder: Path, umask: int) -> None:
+    before = os.umask(umask)
+    try:
+        decoded(paths, SIZE, folder=folder)
+    finally:
+        os.umask(before)
+    assert the(folder, "images").stat().st_mode & 0o777 == 0o444 & ~umask
+    assert the(folder, "json").stat().st_mode & 0o777 == 0o666 & ~umask
+
+
+# Deleting
+
+
+def test_what_a_killed_writer_left_is_deleted(paths: list[Path], folder: Path) -> None:
+    decoded(paths, SIZE, folder=folder)
+    key = the(folder, "images").stem
+    for name in (f".{key}.json.0a1b2c3d.tmp", f".{'0' * 40}.journal.x_y2z3ab.tmp"):
+        (folder / name).write_bytes(b"x" * 1000)
+    others = [".mine.json.0a1b2c3d.tmp", f".{key}.txt.0a1b2c3d.tmp", f".{key}.json"]
+    for name in others:
+        (folder / name).touch()
+    assert clear_cache(folder) > cache_bytes(COUNT, SIZE) + 2000
+    assert sorted(path.name for path in folder.iterdir()) == sorted(others)
+
+
+def test_what_is_being_written_is_not_deleted(paths: list[Path], folder: Path) -> None:
+    cache = _Cache(paths, SIZE, "crop", folder)
+    new, left = (folder / f".{key}.json.0a1b2c3d.tmp" for key in (cache.key, "0" * 40))
+    with cache.lock():
+        for path in (new, left):
+            path.touch()
+        clear_cache(folder)
+        assert new.exists()
+        assert not left.exists()
+    clear_cache(folder)
+    assert not new.exists()
 
 
 # Several at once

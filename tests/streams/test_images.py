@@ -1,7 +1,10 @@
 from __future__ import annotations
 
 import io
+import os
+import signal
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +17,7 @@ from numpy.typing import NDArray
 from PIL import Image, ImageOps
 
 from sodap.errors import SodapError
-from sodap.streams.images import Fit, decode_image, read_image, read_images
+from sodap.streams.images import Fit, decode_image, read_file, read_image, read_images
 
 
 def picture(wide: int = 60, high: int = 44, seed: int = 0) -> Image.Image:
@@ -211,6 +214,81 @@ def test_files_that_are_no_image(tmp_path: Path) -> None:
         read_image(path, 16)
     with pytest.raises(SodapError, match="cannot be read as an image: is a directory"):
         read_image(tmp_path, 16)
+
+
+@pytest.fixture
+def in_time() -> Iterator[None]:
+    """A pipe that is waited for must not stop all tests."""
+    before = signal.signal(signal.SIGALRM, lambda *_: pytest.fail("it was waited for"))
+    signal.alarm(10)
+    yield
+    signal.alarm(0)
+    signal.signal(signal.SIGALRM, before)
+
+
+@pytest.mark.usefixtures("in_time")
+def test_pipes_and_devices_are_no_files(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "pipe.png")
+    (tmp_path / "link.png").symlink_to("pipe.png")
+    (tmp_path / "device.png").symlink_to("/dev/null")
+    for name in ("pipe", "link", "device"):
+        words = rf"{name}\.png cannot be read as an image: it is a pipe or a device"
+        with pytest.raises(SodapError, match=words):
+            read_image(tmp_path / f"{name}.png", 16)
+    (tmp_path / "file").write_bytes(b"content")
+    (tmp_path / "another.png").symlink_to("file")
+    assert read_file(tmp_path / "another.png") == b"content"
+
+
+def test_a_file_of_any_length_is_not_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = tmp_path / "a.png"
+    path.touch()
+    os.truncate(path, (1 << 30) + 1)  # without taking any room
+    with pytest.raises(SodapError, match=r"a\.png .*: it has more than 1024 MiB, the most that is"):
+        read_image(path, 16)
+    monkeypatch.setattr("sodap.streams.images.MAX_BYTES", 9)
+    path.write_bytes(b"9 letters")
+    assert read_file(path) == b"9 letters"
+
+
+@pytest.mark.parametrize("after", [b"", b"shorter", b"much longer"])
+def test_a_file_that_changes_its_length(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, after: bytes
+) -> None:
+    path, read = tmp_path / "a.png", os.read
+    path.write_bytes(b"as it was")
+
+    def changed(handle: int, count: int) -> bytes:
+        path.write_bytes(after)
+        return read(handle, count)
+
+    monkeypatch.setattr(os, "read", changed)
+    with pytest.raises(SodapError, match=r"a\.png was changed while it was being read"):
+        read_file(path)
+
+
+def test_a_file_that_comes_in_pieces(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As network drives may hand it out."""
+    path, read = tmp_path / "a.png", os.read
+    path.write_bytes(b"in several pieces")
+    monkeypatch.setattr(os, "read", lambda handle, count: read(handle, min(count, 5)))
+    assert read_file(path) == b"in several pieces"
+
+
+def test_a_zero_byte_in_a_name(tmp_path: Path) -> None:
+    with pytest.raises(SodapError, match=r"there is no image at .*/a\\x00\.png$"):
+        read_image(tmp_path / "a\0.png", 16)
+
+
+def test_a_name_that_is_no_text_can_be_read_in_the_sentence(tmp_path: Path) -> None:
+    path = tmp_path / os.fsdecode(b"M\xfcller.png")
+    for content in (b"", b"no picture"):
+        path.write_bytes(content)
+        with pytest.raises(SodapError, match="cannot be read as an image") as refused:
+            read_image(path, 16)
+        assert str(refused.value).encode().startswith(os.fsencode(tmp_path / r"M\udcfcller.png"))
+    picture().save(path)
+    assert read_image(path, 16).shape == (3, 16, 16)
 
 
 @pytest.mark.parametrize("suffix", ["jpg", "png", "tiff", "webp", "bmp", "gif"])

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import csv
+import os
 import random
 from collections import Counter, defaultdict
 from pathlib import Path
@@ -22,6 +23,7 @@ from sodap.streams.splits import (
     read_list_rows,
     read_paper_lists,
     read_splits,
+    relative,
     split,
     undersample,
     write_splits,
@@ -195,6 +197,52 @@ def test_splits_come_back_as_they_were(
     assert read_splits(path) == rows
 
 
+STRANGE = os.fsdecode(b"M\xfcller, Jos\xe9.png")
+"""A name in Latin-1, which is not UTF-8."""
+
+
+def test_names_that_are_no_text_are_dealt_saved_and_found_again(tmp_path: Path) -> None:
+    items = [item(name) for name in (STRANGE, "M\u00fcller.png", *map(str, range(20)))]
+    kinds = split(items, (8, 1, 1), 0, grouped=False, root=ROOT)
+    assert Counter(kinds) == {"train": 18, "val": 2, "test": 2}
+    assert len(undersample(items, {"a": 5}, 0, root=ROOT)) == 5
+    rows = [
+        SplitRow("d", relative(one.path, ROOT), "a", "a", "", kind)
+        for one, kind in zip(items, kinds, strict=True)
+    ]
+    write_splits(tmp_path / "splits.csv", rows)
+    assert os.fsencode(STRANGE) in (tmp_path / "splits.csv").read_bytes()
+    assert read_splits(tmp_path / "splits.csv") == rows
+    found = apply_splits(items, rows, "d", root=ROOT)
+    assert (found.items, found.splits, found.missing) == (items, kinds, 0)
+
+
+def test_a_table_of_splits_that_was_saved_in_latin_1(tmp_path: Path) -> None:
+    """Its rows must not be taken for files that are gone: their images would be left out."""
+    rows = [SplitRow("d", "M\u00fcller.png", "a", "a", "", "val")]
+    path = tmp_path / "splits.csv"
+    write_splits(path, rows)
+    path.write_bytes(path.read_bytes().decode().encode("latin-1"))
+    with pytest.raises(SodapError, match=r"name 'M\\udcfcller\.png', which is not in UTF-8"):
+        apply_splits([item("M\u00fcller.png")], read_splits(path), "d", root=ROOT)
+    write_splits(path, [SplitRow("d", "1.png", "gr\u00fcn", "a", "", "val")])
+    path.write_bytes(path.read_bytes().decode().encode("latin-1"))
+    with pytest.raises(SodapError, match="row 2 is not in UTF-8; save the table as UTF-8"):
+        read_splits(path)
+
+
+def test_a_table_of_splits_that_excel_saved(tmp_path: Path) -> None:
+    rows = [
+        SplitRow("d", "1.png", "a", "a", "", "val"),
+        SplitRow("d", "2.png", "a", "a", "", "test"),
+    ]
+    path = tmp_path / "splits.csv"
+    write_splits(path, rows)
+    path.write_text(path.read_text(), "utf-8-sig", newline="\r\n")
+    assert path.read_bytes().startswith(b"\xef\xbb\xbfdomain,")
+    assert read_splits(path) == rows
+
+
 def test_saved_splits_are_applied() -> None:
     rows = [
         SplitRow("d", "1.png", "a", "a", "", "test"),
@@ -231,6 +279,8 @@ def test_damaged_splits(tmp_path: Path, content: str, words: str) -> None:
 def test_no_splits(tmp_path: Path) -> None:
     with pytest.raises(SodapError, match="no file of splits"):
         read_splits(tmp_path / "nothing.csv")
+    with pytest.raises(SodapError, match=r"a\\x00\.csv cannot be read as a table of splits"):
+        read_splits(tmp_path / "a\0.csv")
 
 
 # ------------------------------------------------------------------ the authors' lists

@@ -92,11 +92,15 @@ class PortedViT(nn.Module):
         self.register_buffer("std", torch.tensor(std).view(3, 1, 1), persistent=False)
 
     def prepare(self, images: Tensor) -> Tensor:
-        """uint8 or [0, 1] float images `[B, 3, H, W]` -> what the network was trained on."""
-        if images.shape[-2:] != (self.image_size, self.image_size):
+        """uint8 or [0, 1] float images `[B, 3, H, W]` -> what the network was trained on.
+
+        An image that is not square is seen like a file: its centre is.
+        """
+        size = (self.image_size, self.image_size)
+        images = _centre(images)
+        if images.shape[-2:] != size:
             if images.dtype == torch.uint8:
                 images = images.float().div_(255)
-            size = (self.image_size, self.image_size)
             images = F.interpolate(images, size, mode="bicubic", antialias=True).clamp_(0, 1)
         return self._standardised(images, self.mean, self.std)
 
@@ -249,6 +253,14 @@ class FrozenViT(PortedViT):
         vit = copy.deepcopy(self.vit).float().requires_grad_(True)
         mean, std = (tuple(t.flatten().tolist()) for t in (self.mean, self.std))
         return PortedViT(vit, name=self.name, mean=mean, std=std)
+
+
+def _centre(images: Tensor) -> Tensor:
+    """The square in the middle; a pixel longer where it would begin and end in half a pixel."""
+    high, wide = images.shape[-2:]
+    side = min(high, wide)
+    top, left = (high - side) // 2, (wide - side) // 2
+    return images[..., top : high - top, left : wide - left]
 
 
 def _is_heard(block: nn.Module) -> bool:

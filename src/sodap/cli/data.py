@@ -82,7 +82,9 @@ def list_data(data: DataFolder = None) -> None:
 
 def _say(line: str) -> None:
     """One line is one line, however narrow the terminal."""
-    console.print(line, highlight=False, soft_wrap=True)
+    # A file's name may hold bytes that are no text.
+    plain = line.encode(errors="backslashreplace").decode()
+    console.print(plain, highlight=False, soft_wrap=True)
 
 
 @app.command()
@@ -130,7 +132,7 @@ def check(
             plan, lambda done, total: progress.update(task, completed=done, total=total)
         )
     report = replace(report, warnings=tuple(warned))
-    write_bytes(out / "check.html", check_page(report).encode())
+    write_bytes(out / "check.html", check_page(report).encode(errors="backslashreplace"))
     write_json(out / "check.json", report.to_json())
     write_splits(out / "splits.csv", plan.rows())
     show_report(report)

@@ -31,7 +31,7 @@ import shutil
 import zlib
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor, as_completed
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -40,11 +40,13 @@ import torch
 from torch import Tensor
 
 from sodap.errors import SodapError
-from sodap.storage import write_bytes, write_json
+from sodap.storage import TEMPORARY, write_bytes, write_json
 from sodap.streams.images import Fit, decode_image, read_file
+from sodap.streams.names import printable
 
 # The names of our files, and of nothing else that may lie beside them.
 _OURS = re.compile(r"[0-9a-f]{16,64}\.(images|json|partial|journal|lock)")
+_LEFT_OVER = re.compile(rf"\.([0-9a-f]{{16,64}})\.(json|journal)\.\w+{re.escape(TEMPORARY)}")
 
 Progress = Callable[[int, int], None]
 """Told how many images are done, and of how many."""
@@ -98,13 +100,30 @@ def clear_cache(folder: Path | None = None) -> int:
     """Delete every decoded image below `folder`, `cache_folder()` by default; the bytes freed.
 
     A run that has a cache mapped keeps it until it ends: on Linux a file lives while it is open.
+    What a killed writer left goes, too; a file that is being written just now stays.
     """
     home, freed = folder or cache_folder(), 0
+    # Hidden files come first in the order of names, while the locks are still there to be asked.
     for path in sorted(home.iterdir()) if home.is_dir() else []:
-        if _OURS.fullmatch(path.name):
-            freed += path.stat().st_size
-            path.unlink(missing_ok=True)
+        left = _LEFT_OVER.fullmatch(path.name)
+        if (left and not _is_held(home / f"{left[1]}.lock")) or _OURS.fullmatch(path.name):
+            with suppress(FileNotFoundError):  # another has deleted or renamed it
+                size = path.stat().st_size
+                path.unlink()
+                freed += size
     return freed
+
+
+def _is_held(lock: Path) -> bool:
+    """Whether a cache is being made: the kernel lets go of a lock when its holder dies."""
+    try:
+        with lock.open("rb") as file:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return True
+    except OSError:  # there is no lock, or there are none on this drive: then nothing is made here
+        return False
+    return False
 
 
 def cache_bytes(count: int, size: int) -> int:
@@ -199,7 +218,7 @@ class _Cache:
         """Make the chunks that are not there yet, then give the whole its name."""
         try:
             self.data.unlink(missing_ok=True)
-            file = os.open(self.partial, os.O_RDWR | os.O_CREAT, 0o644)
+            file = os.open(self.partial, os.O_RDWR | os.O_CREAT, 0o666)
             try:
                 entries = self._resume(file)
                 self._check_room(len(entries) * self.image_bytes)
@@ -211,7 +230,7 @@ class _Cache:
             # The checksums first: a cache that has its name has its checksums.
             write_json(self.facts, {"made": self.made, "images": images})
             self.partial.rename(self.data)
-            self.data.chmod(0o444)
+            self.data.chmod(self.data.stat().st_mode & 0o444)  # what the umask has left
             self.journal.unlink()
         except OSError as error:
             raise self._trouble(error) from error
@@ -276,7 +295,9 @@ class _Cache:
             path = self.paths[number]
             content = read_file(path)
             if _stamp(path) != self.stamps[number]:
-                raise SodapError(f"{path} was changed while it was being read; start again")
+                raise SodapError(
+                    f"{printable(path)} was changed while it was being read; start again"
+                )
             digest = _digest(content, path)
             image = elsewhere.find(digest)
             if image is None:
@@ -327,14 +348,15 @@ class _Elsewhere:
 def _stamp(path: Path) -> Stamp:
     try:
         facts = path.stat()
-    except OSError as error:
-        raise SodapError(f"there is no image at {path}") from error
+    except (OSError, ValueError) as error:  # a name may hold a zero byte
+        raise SodapError(f"there is no image at {printable(path)}") from error
     return facts.st_size, facts.st_mtime_ns, facts.st_ctime_ns
 
 
 def _digest(content: bytes, path: Path) -> str:
     """Of all that decoding depends on: a name may say that a file is DICOM."""
-    return hashlib.sha256(path.suffix.lower().encode() + b"\0" + content).hexdigest()[:40]
+    kind = path.suffix.lower().encode(errors="surrogateescape")
+    return hashlib.sha256(kind + b"\0" + content).hexdigest()[:40]
 
 
 def _entry(values: Any) -> Entry:

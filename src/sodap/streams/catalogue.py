@@ -129,7 +129,7 @@ def _names_in(folder: Path) -> frozenset[str]:
     try:
         with os.scandir(folder) as entries:
             return frozenset(entry.name for entry in entries)
-    except (FileNotFoundError, NotADirectoryError):
+    except (FileNotFoundError, NotADirectoryError, ValueError):  # a zero byte in the name
         return frozenset()
     except OSError as error:
         raise SodapError(f"the folder {folder} cannot be read: {error.strerror}") from error

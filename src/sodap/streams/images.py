@@ -14,6 +14,8 @@ from __future__ import annotations
 
 import importlib
 import io
+import os
+import stat
 import threading
 import warnings
 from collections.abc import Sequence
@@ -27,11 +29,15 @@ from PIL import Image, UnidentifiedImageError
 from torch import Tensor
 
 from sodap.errors import SodapError
+from sodap.streams.names import printable
 
 SUFFIXES = (".png", ".jpg", ".jpeg", ".bmp", ".gif", ".tif", ".tiff", ".webp", ".dcm")
 
 # A file of a few bytes can claim to be an image of many gigabytes.
 MAX_PIXELS = 175_000_000
+
+# Twice what so many pixels take where nothing is compressed and a colour has eight bits.
+MAX_BYTES = 1 << 30
 
 MIN_SIDE = 8
 
@@ -68,16 +74,44 @@ def read_images(paths: Sequence[Path], size: int, fit: Fit = "crop") -> Tensor:
 
 
 def read_file(path: Path) -> bytes:
+    """All of a regular file, or of one that a link leads to, up to `MAX_BYTES`.
+
+    Anything else is refused: a pipe lets its reader wait for ever, and a device may have no end.
+    """
     try:
-        return path.read_bytes()
-    except FileNotFoundError as error:
-        raise SodapError(f"there is no image at {path}") from error
+        # Without waiting: the mere opening of a pipe takes as long as nobody writes to it.
+        handle = os.open(path, os.O_RDONLY | os.O_NONBLOCK)
+        try:
+            return _all_of(handle, path)
+        finally:
+            os.close(handle)
+    except (FileNotFoundError, ValueError) as error:  # a name may hold a zero byte
+        raise SodapError(f"there is no image at {printable(path)}") from error
     except OSError as error:
         raise _unreadable(path, (error.strerror or str(error)).lower()) from error
 
 
+def _all_of(handle: int, path: Path) -> bytes:
+    """What is asked here is asked of the open file: its name may be another's by now."""
+    facts = os.fstat(handle)
+    if stat.S_ISDIR(facts.st_mode):
+        raise _unreadable(path, "is a directory")
+    if not stat.S_ISREG(facts.st_mode):
+        raise _unreadable(path, "it is a pipe or a device, not a file")
+    if facts.st_size > MAX_BYTES:
+        raise _unreadable(path, f"it has more than {MAX_BYTES >> 20} MiB, the most that is read")
+    pieces, left = [], facts.st_size + 1
+    while left and (piece := os.read(handle, left)):
+        pieces.append(piece)
+        left -= len(piece)
+    if left != 1:
+        raise SodapError(f"{printable(path)} was changed while it was being read; start again")
+    return b"".join(pieces)
+
+
 def decode_image(content: bytes, path: Path, size: int, fit: Fit = "crop") -> NDArray[np.uint8]:
     """The image that a file's `content` holds, `[3, size, size]`; `path` is for the sentences."""
+    path = Path(printable(path))
     if not content:
         raise _unreadable(path, "the file is empty")
     try:
@@ -231,4 +265,4 @@ def _too_large(path: Path) -> SodapError:
 
 
 def _unreadable(path: Path, why: str) -> SodapError:
-    return SodapError(f"{path} cannot be read as an image: {why}")
+    return SodapError(f"{printable(path)} cannot be read as an image: {why}")

@@ -18,6 +18,7 @@ from sodap.streams.augment import Augmentation
 from sodap.streams.cache import decoded
 from sodap.streams.catalogue import find_source, locate, read_source
 from sodap.streams.items import Item, Source
+from sodap.streams.names import printable
 from sodap.streams.protocols import EIGHT_ONE_ONE, DomainPlan, Protocol, find_protocol
 from sodap.streams.sources.folder import read_folder
 from sodap.streams.sources.table import read_table
@@ -167,7 +168,7 @@ def plan_folder(root: Path, seed: int = 0, *, saved: Sequence[SplitRow] | None =
     if not items:
         raise SodapError(f"{root} holds no images in DOMAIN/CLASS/image")
     items.sort(key=lambda item: item.domain or "")
-    return _plan_own(root.resolve().name, items, root, seed, saved)
+    return _plan_own(printable(root.resolve().name), items, root, seed, saved)
 
 
 def plan_table(file: Path, seed: int = 0, *, saved: Sequence[SplitRow] | None = None) -> Plan:
@@ -175,7 +176,7 @@ def plan_table(file: Path, seed: int = 0, *, saved: Sequence[SplitRow] | None = 
     items = read_table(file)
     if not items:
         raise SodapError(f"{file} lists no images")
-    return _plan_own(file.stem, items, file.parent, seed, saved)
+    return _plan_own(printable(file.stem), items, file.parent, seed, saved)
 
 
 def over_classes(plan: Plan, classes: Sequence[str] | None) -> Plan:

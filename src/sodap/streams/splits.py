@@ -18,6 +18,7 @@ from sodap.errors import SodapError
 from sodap.randomness import Randomness
 from sodap.storage import write_bytes
 from sodap.streams.items import Item
+from sodap.streams.names import is_utf8, printable
 from sodap.streams.sources.labels import read_rows
 from sodap.streams.sources.retinopathy import STAGES
 
@@ -188,21 +189,23 @@ COLUMNS = tuple(field.name for field in fields(SplitRow))
 
 
 def write_splits(path: Path, rows: Sequence[SplitRow]) -> None:
+    """A table in UTF-8, but for names of files: their bytes are written as the disk has them."""
     text = io.StringIO()
     writer = csv.writer(text, lineterminator="\n")
     writer.writerow(COLUMNS)
     writer.writerows(astuple(row) for row in rows)
-    write_bytes(path, text.getvalue().encode())
+    write_bytes(path, text.getvalue().encode(errors="surrogateescape"))
 
 
 def read_splits(path: Path) -> list[SplitRow]:
     try:
-        text = path.read_bytes().decode()  # no line end inside a name is changed
+        # Bytes, so that no line end inside a name is changed; Excel puts a mark before them.
+        text = path.read_bytes().decode("utf-8-sig", "surrogateescape")
         lines = list(csv.reader(io.StringIO(text, newline="")))
     except FileNotFoundError as error:
         raise SodapError(f"there is no file of splits at {path}") from error
-    except (OSError, UnicodeDecodeError, csv.Error) as error:
-        raise SodapError(f"{path} cannot be read as a table of splits") from error
+    except (OSError, ValueError, csv.Error) as error:
+        raise SodapError(f"{printable(path)} cannot be read as a table of splits") from error
     if not lines or tuple(lines[0]) != COLUMNS:
         raise SodapError(f"{path} is no table of splits: its first line is not {','.join(COLUMNS)}")
     for number, cells in enumerate(lines[1:], start=2):
@@ -211,6 +214,9 @@ def read_splits(path: Path) -> list[SplitRow]:
                 f"{path}, row {number}: there should be {len(COLUMNS)} cells, "
                 f"the last of them train, val or test"
             )
+        words = (cell for name, cell in zip(COLUMNS, cells, strict=True) if name != "path")
+        if not all(map(is_utf8, words)):
+            raise SodapError(f"{path}, row {number} is not in UTF-8; save the table as UTF-8")
     rows = [SplitRow(*cells) for cells in lines[1:]]
     if len({(row.domain, row.path) for row in rows}) < len(rows):
         raise SodapError(f"{path} names some image twice; every image has one split")
@@ -238,10 +244,17 @@ def apply_splits(
         raise SodapError(f"the saved splits know no domain '{domain}'")
     found = [(item, saved.get(relative(item.path, root))) for item in items]
     pairs = [(item, row) for item, row in found if row is not None]
+    missing = saved.keys() - {row.path for _, row in pairs}
+    strange = sorted(path for path in missing if not is_utf8(path))
+    if strange:  # the name of a file that is gone, or a table that was saved in Latin-1
+        raise SodapError(
+            f"the saved splits name '{printable(strange[0])}', which is not in UTF-8 and no file "
+            f"of domain '{domain}'; save the table as UTF-8 or delete the line"
+        )
     return Matched(
         items=[item for item, _ in pairs],
         splits=[row.split for _, row in pairs],
-        missing=len(saved) - len({row.path for _, row in pairs}),
+        missing=len(missing),
         relabelled=sum(item.label != row.label for item, row in pairs),
     )
 

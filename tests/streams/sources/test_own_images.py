@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sys
 from importlib.machinery import ModuleSpec
 from pathlib import Path
@@ -16,7 +17,12 @@ from sodap.errors import SodapError
 from sodap.streams.catalogue import read_source
 from sodap.streams.items import Item
 from sodap.streams.sources import table as table_module
-from sodap.streams.sources.folder import EmptyDomainWarning, SkippedFilesWarning, read_folder
+from sodap.streams.sources.folder import (
+    EmptyClassWarning,
+    EmptyDomainWarning,
+    SkippedFilesWarning,
+    read_folder,
+)
 from sodap.streams.sources.table import OverlookedColumnWarning, read_table
 
 
@@ -69,6 +75,53 @@ def test_a_domain_without_images_is_named(tmp_path: Path) -> None:
     with pytest.warns(EmptyDomainWarning, match=r"left out: '02-mount', '03'; .* mount") as heard:
         assert len(read_folder(tmp_path)) == 1
     assert len(heard) == 1
+
+
+def test_a_class_that_no_domain_has_is_named_once(tmp_path: Path) -> None:
+    put(tmp_path / "01/cat/1.png", tmp_path / "02/test/cat/1.png")
+    (tmp_path / "01/glaucoma").mkdir()
+    (tmp_path / "02/train/glaucoma").mkdir(parents=True)
+    (tmp_path / "02/test/glaucoma").mkdir()
+    words = r"class 'glaucoma' without any image, in '01', '02'; no domain has one, so it is not"
+    with pytest.warns(EmptyClassWarning, match=words) as heard:
+        assert {item.label for item in read_folder(tmp_path)} == {"cat"}
+    assert len(heard) == 1
+
+
+def test_a_class_that_some_domains_do_not_have_is_named(tmp_path: Path) -> None:
+    put(tmp_path / "01/cat/1.png", tmp_path / "01/dog/1.png", tmp_path / "02/cat/1.png")
+    put(tmp_path / "02/dog/notes.txt", tmp_path / "03/dog/1.png")
+    (tmp_path / "03/cat").mkdir()
+    with pytest.warns(EmptyClassWarning) as heard:
+        assert len(read_folder(tmp_path)) == 4
+    where = [str(each.message).partition(" the class ")[2] for each in heard]
+    end = "see whether a copy or a mount has failed"
+    assert where == [
+        f"'cat' without any image, in '03'; {end}",
+        f"'dog' without any image, in '02'; {end}",
+    ]
+
+
+def test_a_class_that_is_lost_with_its_domain_is_named(tmp_path: Path) -> None:
+    put(tmp_path / "01/cat/1.png")
+    (tmp_path / "02/cat").mkdir(parents=True)
+    (tmp_path / "02/dog").mkdir()
+    with pytest.warns() as heard:
+        read_folder(tmp_path)
+    assert [each.category for each in heard] == [EmptyDomainWarning, EmptyClassWarning]
+    assert "'dog' without any image, in '02'; no domain has one" in str(heard[1].message)
+
+
+def test_names_that_are_no_text(tmp_path: Path) -> None:
+    strange = os.fsdecode(b"M\xfcller")
+    put(tmp_path / f"a/cat/{strange}.png")
+    assert [item.path.stem for item in read_folder(tmp_path)] == [strange]
+    for place in (strange, f"a/{strange}"):
+        put(tmp_path / place / "1.txt")
+        with pytest.raises(SodapError, match=r"M\\udcfcller is not in UTF-8; rename it"):
+            read_folder(tmp_path)
+        (tmp_path / place / "1.txt").unlink()
+        (tmp_path / place).rmdir()
 
 
 def test_files_of_an_unknown_kind_are_counted(tmp_path: Path) -> None:
@@ -149,6 +202,7 @@ def test_a_table_of_its_own_place(tmp_path: Path) -> None:
         ("path,label,domain\na.png,cat,\n", "line 2: there is no value for domain"),
         ("path,label,domain,split\na,cat,x,later\n", "line 2: the split 'later' is none of train"),
         ("path;label\na;cat\n", "line 1: there is no column 'domain', only path, label$"),
+        ("path,label,domain\na\0.png,cat,x\n", r"line 2: 'a\\x00\.png' is no path: .* zero byte"),
         ("Path,label,domain,PATH\na,cat,x,b\n", "'Path' and 'PATH'; call the one to use 'path'"),
         ("path,label,domain,Group,GROUP\na,cat,x,1,2\n", "'GROUP'; call the one to use 'group'"),
     ],
@@ -175,6 +229,12 @@ def test_a_table_as_spreadsheets_and_people_write_it(text: str, tmp_path: Path) 
     file = tmp_path / "mine.csv"
     file.write_text(text, "utf-8", newline="")
     assert read_table(file) == [Item(tmp_path / "a.png", "cat", "cat", "p1", "clinic", "test")]
+
+
+def test_a_zero_byte_in_the_name_of_a_table(tmp_path: Path) -> None:
+    for name in ("a\0.csv", "a\0.parquet", "a\0.xlsx"):
+        with pytest.raises(SodapError, match=r"a\0\.|a\\x00\."):
+            read_table(tmp_path / name)
 
 
 def test_a_comma_in_a_cell_between_semicolons(tmp_path: Path) -> None:

@@ -16,7 +16,8 @@ from numpy.typing import NDArray
 from PIL import Image, ImageOps
 
 from sodap.errors import SodapError
-from sodap.streams.images import decode_image
+from sodap.streams.images import decode_image, read_file
+from sodap.streams.names import printable
 
 SIDE = 64
 """Side of the grey thumbnail that stands for the image."""
@@ -45,14 +46,13 @@ class Fingerprint:
 def read_fingerprint(path: Path) -> Fingerprint | str:
     """The fingerprint, or what is wrong with the file."""
     try:
-        content = path.read_bytes()
-    except OSError as error:
-        return f"cannot be read: {(error.strerror or str(error)).lower()}"
-    try:
         # What a run refuses is refused here, by the same rules and in the same words.
+        content = read_file(path)
         learned = decode_image(content, path, SIDE)
     except SodapError as error:
-        return str(error).removeprefix(f"{path} ")
+        if not path.exists():  # the words of a run would name the file twice
+            return "cannot be read: no such file or directory"
+        return str(error).removeprefix(f"{printable(path)} ")
     shorter_side = None
     try:
         with Image.open(io.BytesIO(content)) as file:

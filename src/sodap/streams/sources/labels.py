@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from sodap.errors import SodapError
+from sodap.streams.names import printable
 from sodap.streams.sources.spreadsheet import read_sheet
 
 SPLITS = {
@@ -111,6 +112,8 @@ def read_text(file: Path) -> str:
         raise SodapError(f"{file} is not a text file in UTF-8; save it as one") from error
     except OSError as error:
         raise SodapError(f"{file} cannot be read: {error.strerror}") from error
+    except ValueError as error:  # a zero byte in the name
+        raise SodapError(f"there is no label file at {printable(file)}") from error
 
 
 def _read_lines(file: Path) -> list[tuple[int, list[str]]]:

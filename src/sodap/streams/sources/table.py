@@ -15,6 +15,7 @@ from typing import Any
 from sodap.errors import SodapError
 from sodap.streams.catalogue import register_source
 from sodap.streams.items import Item, Source
+from sodap.streams.names import printable
 from sodap.streams.sources.labels import Row, plain_names, read_rows
 from sodap.streams.sources.listing import one_of
 
@@ -35,7 +36,7 @@ def read_table(file: Path) -> list[Item]:
         _warn_of_overlooked(file, [name for name in rows[0].cells if name not in ANY_CASE])
     return [
         Item(
-            file.parent / row["path"],
+            file.parent / _path(row),
             row["label"],
             original=row["label"],
             group=row.get("group"),
@@ -44,6 +45,12 @@ def read_table(file: Path) -> list[Item]:
         )
         for row in rows
     ]
+
+
+def _path(row: Row) -> str:
+    if "\0" in row["path"]:
+        raise row.error(f"'{printable(row['path'])}' is no path: it holds a zero byte")
+    return row["path"]
 
 
 def _warn_of_overlooked(file: Path, columns: list[str]) -> None:
