@@ -90,9 +90,8 @@ ANOTHER = "another process"
 
 
 @contextmanager
-def alone_in(folder: Path, *, wait: bool = False) -> Iterator[None]:
-    """Refuse a folder that another process writes to, or wait for it; the kernel lets go of it
-    when that one dies.
+def alone_in(folder: Path) -> Iterator[None]:
+    """Refuse a folder that another process writes to; the kernel lets go of it when that one dies.
 
     The folder itself is locked, so nothing is left in it.
     """
@@ -104,7 +103,7 @@ def alone_in(folder: Path, *, wait: bool = False) -> Iterator[None]:
     try:
         with suppress(OSError):  # some network drives know no locks
             try:
-                fcntl.flock(handle, fcntl.LOCK_EX | (0 if wait else fcntl.LOCK_NB))
+                fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
             except BlockingIOError as error:
                 raise SodapError(
                     f"{ANOTHER} is at work in {folder}; see `sodap watch {folder}`"

@@ -143,7 +143,13 @@ def test_every_setting_says_what_it_is() -> None:
 
 
 def test_a_switch_is_no_number() -> None:
-    for change in ("lr=true", "epochs=yes", "image_size=false", "pool_size=true"):
+    for change in (
+        "lr=true",
+        "epochs=yes",
+        "image_size=false",
+        "training.lr=on",
+        "options.pool_size=true",
+    ):
         with pytest.raises(SodapError, match="takes a number, not"):
             load_config("default", [change])
     assert load_config("default", ["compile=true"]).training.compile

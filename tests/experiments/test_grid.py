@@ -437,12 +437,19 @@ def test_a_stream_that_cannot_be_read_is_refused_before_runs_are_counted(tmp_pat
     assert watcher.total == 0
 
 
+@pytest.fixture
+def hasty(monkeypatch: pytest.MonkeyPatch) -> None:
+    for module in (grid_module, task_module):
+        monkeypatch.setattr(module, "PAUSE_S", 0.02)
+
+
+@pytest.mark.usefixtures("hasty")
 def test_two_processes_share_a_grid(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """What the other one is at is done last, and found to be done."""
-    order: list[tuple[int, bool]] = []
+    order: list[int] = []
 
     def noted(config: Any, folder: Path, **more: Any) -> dict[str, Any]:
-        order.append((config.seed, more["wait"]))
+        order.append(config.seed)
         return run(config, folder, **more)
 
     monkeypatch.setattr(task_module, "run", noted)
@@ -457,10 +464,37 @@ def test_two_processes_share_a_grid(tmp_path: Path, monkeypatch: pytest.MonkeyPa
         write_json(folder / "record.json", kept)
         other.close()
 
-    later = threading.Timer(1.0, finishes)
+    later = threading.Timer(2.0, finishes)
     later.start()
     outcome = grid.run()
     later.join()
-    assert order == [(0, False), (1, False), (2, False), (0, True)]
+    assert order == [0, 1, 2, 0]
     assert (outcome.done, outcome.failures) == (3, {})
-    assert record(tmp_path, "ridge", 0)["confusions"] == kept["confusions"]
+    assert record(tmp_path, "ridge", 0)["environment"] == kept["environment"]
+
+
+@pytest.mark.usefixtures("hasty")
+@pytest.mark.parametrize("ends", [True, False])
+def test_a_search_is_made_by_one_process(tmp_path: Path, ends: bool) -> None:
+    """The other ones take what it found, or begin anew if it died."""
+    grid, other, watcher = a_grid(tmp_path / "one", "sequential ridge", 1), ExitStack(), Watcher()
+    home = tmp_path / "one" / "stripes" / "sequential"
+    a_grid(tmp_path / "two", "sequential", 1).run()
+    search = json.loads((tmp_path / "two" / "stripes" / "sequential" / "search.json").read_text())
+    search["chosen"] = {"lr": 0.125}  # as another computer might have
+    other.enter_context(alone_in(home))
+
+    def finishes() -> None:
+        if ends:
+            write_json(home / "search.json", search)
+        other.close()
+
+    later = threading.Timer(2.0, finishes)
+    later.start()
+    outcome = grid.run(watcher)
+    later.join()
+    assert (outcome.done, outcome.failures) == (2, {})
+    assert watcher.done[0] == "stripes ridge seed 0"
+    assert len(watcher.done) == (2 if ends else 4)
+    assert (record(tmp_path / "one", "sequential", 0)["config"]["training"]["lr"] == 0.125) == ends
+    assert a_grid(tmp_path / "one", "sequential ridge", 1).run().finished == 2

@@ -125,7 +125,7 @@ def test_a_run_that_goes_on_with_other_code_says_so(
     now = environment() | {key: "mended", "sodap": "99"}
     monkeypatch.setattr(sys.modules[run.__module__], "environment", lambda _: now)
     with (
-        pytest.warns(OtherProgramWarning, match="begun with other code or packages"),
+        pytest.warns(OtherProgramWarning, match="in part with other code or packages"),
         pytest.raises(PluggedOutError),
     ):
         run(quick(), tmp_path, stream=make_stream(), observer=Stopper(1), resume=True)
@@ -136,19 +136,34 @@ def test_a_run_that_goes_on_with_other_code_says_so(
     assert earlier["sodap"] == sodap.__version__
 
 
-def test_the_code_of_a_run_is_known_by_its_files(tmp_path: Path) -> None:
-    (tmp_path / "mine.py").write_text("class Mine: ...")
-    sys.path.insert(0, str(tmp_path))
-    try:
-        mine = importlib.import_module("mine").Mine
-    finally:
-        sys.path.remove(str(tmp_path))
-    assert environment()["code"] == environment(Sequential)["code"]
-    before = environment(mine)["code"]
-    assert before != environment()["code"]
-    (tmp_path / "mine.py").write_text("class Mine: ... # mended")
-    assert environment(mine)["code"] not in (before, environment()["code"])
-    assert environment(type("Typed", (), {}))["code"]
+@pytest.mark.filterwarnings("ignore::sodap.experiments.run.OtherProgramWarning")
+def test_every_program_of_a_run_is_remembered(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    programs = {name: environment() | {"code": name} for name in "ABC"}
+    for name in "ABCA":
+        now = programs[name]
+        monkeypatch.setattr(sys.modules[run.__module__], "environment", lambda _, now=now: now)
+        with pytest.raises(PluggedOutError):
+            run(quick(), tmp_path, stream=make_stream(), observer=Stopper(1), resume=True)
+    found = json.loads((tmp_path / "record.json").read_text())
+    assert [each["code"] for each in found["earlier_environments"]] == ["B", "C"]
+
+
+def test_the_code_of_a_run_is_known_by_its_files(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    own = environment()["code"]
+    assert environment(Sequential)["code"] == own
+    assert environment(type("Typed", (), {"__module__": "__main__"}))["code"]
+    (tmp_path / "old_method.py").write_text("class Mine: ...")
+    (tmp_path / "new_method.py").write_text("class Mine: ... # mended")
+    monkeypatch.syspath_prepend(tmp_path)
+    old, new = (importlib.import_module(f"{age}_method").Mine for age in ("old", "new"))
+    codes = [environment(each)["code"] for each in (old, new)]
+    assert len({own, *codes}) == 3
+    (tmp_path / "old_method.py").write_text("class Mine: ... # edited while it runs")
+    assert environment(old)["code"] == codes[0]
 
 
 def files(folder: Path) -> dict[str, bytes]:

@@ -3,6 +3,7 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
+import numpy as np
 import pytest
 import torch
 from PIL import Image
@@ -174,6 +175,8 @@ def test_settings_that_cannot_be() -> None:
         Learner(["a"])
     with pytest.raises(SodapError, match="two or more classes"):
         Learner(3)  # type: ignore[arg-type]
+    given = Learner(np.array(["a", "b"]), seed=np.int64(3))  # type: ignore[arg-type]
+    assert (given.classes, given.facts()["seed"]) == (("a", "b"), 3)
     with pytest.raises(SodapError, match=r"a whole number and not negative, got 1\.5"):
         Learner(["a", "b"], seed=1.5)  # type: ignore[arg-type]
     with pytest.raises(SodapError, match=r"takes a sodap\.Training, not a dict"):
@@ -300,5 +303,5 @@ def test_facts_that_cannot_be(learner: Learner, tmp_path: Path, change: dict[str
 
 def test_a_run_without_a_model_yet(tmp_path: Path) -> None:
     (tmp_path / "config.json").write_text("{}")
-    with pytest.raises(SodapError, match="is not finished, so it has no model yet"):
+    with pytest.raises(SodapError, match="has no model: it is not finished"):
         sodap.load(tmp_path)

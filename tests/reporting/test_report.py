@@ -570,7 +570,7 @@ def test_origin_is_told(full: ShownRun) -> None:
 def test_a_run_that_went_on_with_other_code_is_told(full: ShownRun) -> None:
     earlier = [{"sodap": "0.0.7", "commit": None}]
     mixed = replace(full, record={**full.record, "earlier_environments": earlier})
-    words = "It was begun with other code or packages (sodap 0.0.7, commit unknown)"
+    words = "learned in part with other code or packages (sodap 0.0.7, commit unknown)"
     assert words in " ".join(troubles(mixed))
 
 
@@ -818,6 +818,10 @@ def test_the_list_of_splits_tells_whether_test_images_are_the_same(
     listed = replace(one, splits=rows)
     same = replace(changed(two, split_seed=3, splits="a.csv"), splits=[trained, *rows])
     assert paired([listed, same]) == [["sequential"]]
+    stream = json.loads(json.dumps(two.record["stream"]))
+    stream["domains"][0]["counts"]["train"] = [1, 1]  # which changes no test image
+    fewer = replace(two, record={**two.record, "stream": stream}, splits=rows)
+    assert paired([listed, fewer]) == [["sequential"]]
     assert paired([listed, replace(two, splits=rows[::-1])]) == []
     assert paired([listed, replace(two, splits=rows[:2])]) == []
 

@@ -153,3 +153,12 @@ def test_the_list_of_splits_counts_and_not_how_it_was_made(tmp_path: Path) -> No
     assert words.startswith("splits.csv (SHA-256) is ca978112 for `ridge` and ")
     (tmp_path / "ridge" / "splits.csv").unlink()
     assert unequal(*(dict(record) for record in find_records([tmp_path])[0])) == []
+
+
+def test_splits_are_compared_seed_by_seed() -> None:
+    rows = [a_run("ridge", seed, split_seed=seed) for seed in range(3)]
+    rows += [a_run("sequential", seed, split_seed=seed) for seed in range(2)]  # not finished yet
+    assert unequal(*rows) == []
+    crossed = [a_run("ridge", seed, split_seed=seed) for seed in range(2)]
+    crossed += [a_run("sequential", seed, split_seed=1 - seed) for seed in range(2)]
+    assert unequal(*crossed) == ["split_seed is 0 for `ridge` and 1 for `sequential`"]

@@ -119,7 +119,10 @@ def load_config(recipe: str, changes: Iterable[str] = ()) -> RunConfig:
         if first not in homes:
             raise SodapError(_unknown(first, homes, method))
         home, kind = homes[first]
-        value = _value(key, text, Any if rest else kind)
+        if rest:  # `training.lr` is `lr`; of other parts, the type is not known here
+            there, inner = homes.get(rest[0], ([], Any))
+            kind = inner if there == [first] and len(rest) == 1 else Any
+        value = _value(key, text, kind)
         place: dict[str, Any] = content
         for step in [*home, *([first] if rest else []), *rest[:-1]]:
             inner = place.setdefault(step, {})
@@ -177,7 +180,7 @@ def _pair(change: str) -> tuple[str, str]:
 
 def _value(key: str, text: str, kind: Any) -> Any:
     if kind in (str, str | None):  # a folder may be called 2024 or yes
-        return text or None
+        return None if not text or (text == "null" and kind is not str) else text
     try:
         value = yaml.safe_load(text)
     except yaml.YAMLError:

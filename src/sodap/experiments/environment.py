@@ -8,6 +8,7 @@ import platform
 import subprocess
 from collections.abc import Mapping
 from contextlib import suppress
+from functools import cache
 from importlib import metadata
 from pathlib import Path
 from typing import Any
@@ -40,16 +41,28 @@ def same_program(one: Mapping[str, Any], other: Mapping[str, Any]) -> bool:
     return all(one.get(key) == other.get(key) for key in ("code", "packages"))
 
 
+@cache
 def _code(method: type | None) -> str:
-    """A fingerprint of every file of this package, and of the file that a method is from."""
-    files = sorted(Path(sodap.__file__).parent.rglob("*.py"))
-    with suppress(TypeError, OSError):  # a class of a notebook has no file
-        foreign = Path(inspect.getfile(method)) if method is not None else files[0]
-        files += [] if foreign in files else [foreign]
-    digest = hashlib.sha256()
-    for file in files:
-        digest.update(hashlib.sha256(file.read_bytes()).digest())
-    return digest.hexdigest()[:16]
+    """A fingerprint of every file of this package, and of the file that a method is from.
+
+    It is taken once: a process runs what it has read, whatever is edited meanwhile.
+    """
+    files = [*_FILES]
+    with suppress(TypeError):  # a class of a notebook has no file
+        foreign = Path(inspect.getfile(method)) if method is not None else None
+        if foreign is not None and _HOME not in foreign.parents:
+            files.append(_digest(foreign))
+    return hashlib.sha256(b"".join(files)).hexdigest()[:16]
+
+
+def _digest(path: Path) -> bytes:
+    with suppress(OSError):
+        return hashlib.sha256(path.read_bytes()).digest()
+    return b""  # such as the link that some editors leave beside a file
+
+
+_HOME = Path(sodap.__file__).parent
+_FILES = [_digest(path) for path in sorted(_HOME.rglob("[!.]*.py"))]
 
 
 def _version(package: str) -> str | None:

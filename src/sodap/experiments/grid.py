@@ -13,9 +13,10 @@ from __future__ import annotations
 
 import os
 import shutil
+import time
 from collections import deque
 from collections.abc import Mapping, Sequence
-from contextlib import closing
+from contextlib import ExitStack, closing
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal
@@ -39,11 +40,12 @@ from sodap.experiments.search import (
     settings_to_compare,
     write_search,
 )
-from sodap.experiments.task import Task, decode, performed, place_of, told
+from sodap.experiments.task import PAUSE_S, Task, decode, performed, place_of, told
 from sodap.experiments.variants import Entry, read_entry
 from sodap.experiments.workers import Report
 from sodap.methods import find_method, method_names
 from sodap.methods.base import BEYOND
+from sodap.storage import ANOTHER, alone_in
 from sodap.streams import stream_names
 
 OWN_KEYS = {"stream": "--streams", "method": "--methods", "seed": "--seeds"}
@@ -187,34 +189,78 @@ class _Progress:
         self.compared: dict[tuple[str, str], list[Setting]] = {}
         self.results: dict[tuple[str, str], dict[int, Mapping[str, Any]]] = {}
         self.lost: set[tuple[str, str]] = set()
+        self.locks: dict[tuple[str, str], ExitStack] = {}  # of the searches of this process
+        self.elsewhere: list[tuple[str, str]] = []  # cells that another process searches for
         self.warned: set[str] = set()
 
     def to_the_end(self) -> Outcome:
+        try:
+            self._begin()
+            while self.tasks or self.elsewhere:
+                with closing(performed(self.tasks, self.grid.jobs)) as reports:
+                    for report in reports:
+                        self._take(report)
+                self._look_elsewhere()
+        finally:
+            for cell in list(self.locks):
+                self._let_go(cell)
+        return self.outcome
+
+    def _begin(self) -> None:
         later: list[Task] = []
         expected = 0  # runs that wait for a search
-        for stream in self.grid.streams:
-            for method, entries in self.entries.items():
-                compared = self.grid.compared(method)
-                base = self.grid.config(stream, Entry(method), SEED)
-                home = self.grid.home(stream, Entry(method))
-                search = read_search(home, base, compared)
-                if compared and search is None:
-                    refuse_unsearched(home)
-                    self.compared[stream, method] = compared
-                    self.tasks += [
-                        self._candidate(stream, method, index) for index in range(len(compared))
-                    ]
-                    expected += len(self.grid.seeds) * len(entries)
-                else:
-                    later += self._runs(stream, method, search)
+        for cell in ((stream, method) for stream in self.grid.streams for method in self.entries):
+            tasks = self._open(*cell)
+            if tasks is None:
+                self.elsewhere.append(cell)
+            elif cell in self.compared:
+                self.tasks += tasks
+            else:
+                later += tasks
+                continue
+            expected += len(self.grid.seeds) * len(self.entries[cell[1]])
         self.tasks += later  # searches first: more runs come out of them
         if self.tasks:
             self._decode()
         self.observer.planned(len(self.tasks) + expected, self.outcome.finished)
-        with closing(performed(self.tasks, self.grid.jobs)) as reports:
-            for report in reports:
-                self._take(report)
-        return self.outcome
+
+    def _open(self, stream: str, method: str) -> list[Task] | None:
+        """What is to do for a cell first; None as long as another process searches for it."""
+        compared = self.grid.compared(method)
+        base = self.grid.config(stream, Entry(method), SEED)
+        home = self.grid.home(stream, Entry(method))
+        search = read_search(home, base, compared)
+        if search is None and compared:
+            try:
+                refuse_unsearched(home)
+                lock = ExitStack()
+                lock.enter_context(alone_in(home))
+                self.locks[stream, method] = lock
+            except SodapError as error:
+                if str(error).startswith(ANOTHER):
+                    return None
+                if read_search(home, base, compared) is None:
+                    raise
+            search = read_search(home, base, compared)  # another process may have made it since
+        if search is not None or not compared:
+            self._let_go((stream, method))
+            return self._runs(stream, method, search)
+        self.compared[stream, method] = compared
+        return [self._candidate(stream, method, index) for index in range(len(compared))]
+
+    def _look_elsewhere(self) -> None:
+        """Go on with what other processes have found, or have left."""
+        for cell in list(self.elsewhere):
+            tasks = self._open(*cell)
+            if tasks is not None:
+                self.elsewhere.remove(cell)
+                self.tasks += tasks
+        if self.elsewhere and not self.tasks:
+            time.sleep(PAUSE_S)
+
+    def _let_go(self, cell: tuple[str, str]) -> None:
+        """Others may see now what came of the search."""
+        self.locks.pop(cell, ExitStack()).close()
 
     def _candidate(self, stream: str, method: str, index: int) -> Task:
         entry, setting = Entry(method), self.compared[stream, method][index]
@@ -284,6 +330,7 @@ class _Progress:
         """Without a search there are no runs; this is said once, however many candidates fail."""
         if cell not in self.lost:
             self.lost.add(cell)
+            self._let_go(cell)
             self.outcome.waiting += len(self.grid.seeds) * len(self.entries[cell[1]])
 
     def _score(self, task: Task, result: Mapping[str, Any]) -> None:
@@ -322,6 +369,7 @@ class _Progress:
             home = self.grid.home(stream, Entry(method))
             write_search(home, search)
             shutil.rmtree(home / "search", ignore_errors=True)
+            self._let_go(cell)
             self.observer.search_done(search)
             self.tasks += self._runs(stream, method, search)
         except SodapError as error:

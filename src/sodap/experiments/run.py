@@ -56,14 +56,12 @@ def run(
     observer: Observer | None = None,
     stream: Stream | None = None,
     context: Mapping[str, Any] | None = None,
-    wait: bool = False,
 ) -> dict[str, Any]:
     """Learn the stream and return the record, which `FOLDER/record.json` holds too.
 
     `stream` replaces the one that the configuration names; `context` is what else belongs in the
     record, such as the search that chose the settings. An interrupted run goes on with
-    `resume=True` and ends with the same R as if nothing had happened. Where another process is at
-    work in the folder, `wait` for it; what it has finished is left alone.
+    `resume=True` and ends with the same R as if nothing had happened.
     """
     native = native_size(config.backbone)  # first: a wrong name is refused as such
     finished = look(config, folder, resume=resume)
@@ -81,8 +79,7 @@ def run(
             splits=str(kept) if kept.exists() else config.splits,
             on_progress=(observer or Observer()).images_decoded,
         )
-    begun = _Run(config, folder, stream, command, observer or Observer(), context or {})
-    return begun.to_the_end(wait=wait)
+    return _Run(config, folder, stream, command, observer or Observer(), context or {}).to_the_end()
 
 
 def check_weights(config: RunConfig) -> None:
@@ -160,9 +157,9 @@ class _Run:
         self.account = Account(folder, header, self.writer)
         self.checkpoint = Checkpoint(folder, self.writer)
 
-    def to_the_end(self, *, wait: bool) -> dict[str, Any]:
+    def to_the_end(self) -> dict[str, Any]:
         # Only now, with every input read and found good, is anything written.
-        with alone_in(self.folder, wait=wait):
+        with alone_in(self.folder):
             if is_finished(self.folder):  # by whoever had the folder until now
                 return read_json(self.folder / "record.json")
             return self._alone()
@@ -291,7 +288,7 @@ class _Run:
                     f"{self.folder} was begun with another {what} and cannot go on with this one; "
                     f"choose another --out to begin anew"
                 )
-        self._admit(facts.get("environments", []))
+        self._admit(facts.get("environments") or self._environment_before())
         parts: dict[str, dict[str, Any]] = {"method": {}, "progress": {}}
         for key, value in tensors.items():
             part, name = key.split(".", 1)
@@ -305,19 +302,25 @@ class _Run:
     def _admit(self, environments: Sequence[Mapping[str, Any]]) -> None:
         """A run may go on with other code, say with a mistake mended; its record has to say so."""
         now = self.environments[-1]
-        earlier = [dict(each) for each in environments if not same_program(each, now)]
-        if earlier:
-            self.environments = [*earlier, now]
-            self.account.header["earlier_environments"] = earlier
-            begun = earlier[-1]
-            what = f"sodap {begun['sodap']}, commit {begun['commit'] or 'unknown'}"
+        earlier = [dict(each) for each in environments]
+        self.environments = earlier if same_program(earlier[-1], now) else [*earlier, now]
+        others = [each for each in earlier if not same_program(each, now)]
+        if others:
+            self.account.header["earlier_environments"] = others
+            what = f"sodap {others[0]['sodap']}, commit {others[0].get('commit') or 'unknown'}"
             warnings.warn(
                 OtherProgramWarning(
-                    f"{self.folder} was begun with other code or packages ({what}); it goes on, "
-                    f"and its record says so"
+                    f"{self.folder} was learned in part with other code or packages ({what}); it "
+                    f"goes on, and its record says so"
                 ),
                 stacklevel=2,
             )
+
+    def _environment_before(self) -> list[dict[str, Any]]:
+        """For a checkpoint that does not tell: what the record tells, which is the last one."""
+        path = self.folder / "record.json"
+        known = read_json(path).get("environment") if path.is_file() else None
+        return [known or self.environments[-1]]
 
     def _learned_from(self) -> dict[str, Any]:
         """What must be the same when a run goes on, besides its settings."""

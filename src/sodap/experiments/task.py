@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import gc
+import time
 import warnings
 from collections import deque
 from collections.abc import Callable, Generator, Mapping, Sequence
 from contextlib import closing
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from functools import lru_cache
 from pathlib import Path
 from typing import Any, TypeVar
@@ -15,12 +16,13 @@ from typing import Any, TypeVar
 import torch
 
 from sodap.backbones import native_size
+from sodap.errors import SodapError
 from sodap.experiments.config import RunConfig
 from sodap.experiments.observer import Observer
 from sodap.experiments.run import SPLITS, run
 from sodap.experiments.search import Setting, as_changes, score_of, validation_twin
 from sodap.experiments.workers import Report, stop_if_orphaned, work_off
-from sodap.storage import ANOTHER, write_bytes
+from sodap.storage import ANOTHER, alone_in, write_bytes
 from sodap.streams import Stage, Stream, load_stream
 
 
@@ -35,8 +37,6 @@ class Task:
     command: Sequence[str] = ()
     context: Mapping[str, Any] = field(default_factory=dict)
     threads: int = 1
-    patient: bool = False
-    """Whether to wait for another process that is at it."""
 
     @property
     def cell(self) -> tuple[str, str]:
@@ -53,6 +53,9 @@ class Task:
 
 T = TypeVar("T", bound=Task)
 
+PAUSE_S = 1.0
+"""Between two looks whether another process has ended."""
+
 
 def place_of(stream: str) -> str:
     """The name of a stream's folder: its own name, or that of the images it is made of."""
@@ -67,18 +70,32 @@ class _Guard(Observer):
 def performed(tasks: deque[T], jobs: int) -> Generator[Report[T]]:
     """Do all `tasks`, to which the reader may add, and report on each.
 
-    Several processes, of several machines even, may work off one grid: what another one is at is
-    put aside, and waited for when nothing else is left to do.
+    Several processes may work off one grid: what another one is at is put aside, and waited for
+    when nothing else is left to do. It is then given again, to be found finished or to go on.
     """
-    while tasks:
-        aside: list[T] = []
+    aside: list[T] = []
+    while tasks or aside:
+        if not tasks:
+            tasks.extend(task for task in aside if is_free(task.folder))
+            aside = [task for task in aside if task not in tasks]
+            if not tasks:
+                time.sleep(PAUSE_S)
+                continue
         with closing(work_off(tasks, perform, jobs)) as reports:
             for report in reports:
                 if report.error is not None and report.error.startswith(ANOTHER):
-                    aside.append(replace(report.task, patient=True))
+                    aside.append(report.task)
                 else:
                     yield report
-        tasks.extend(aside)
+
+
+def is_free(folder: Path) -> bool:
+    """Whether no process is at work in a folder, right now."""
+    try:
+        with alone_in(folder):
+            return True
+    except SodapError:
+        return False
 
 
 def told(report: Report[Any]) -> str | None:
@@ -106,7 +123,6 @@ def perform(task: Task) -> dict[str, Any]:
                 observer=_Guard(),
                 stream=_stream(task),
                 context=task.context,
-                wait=task.patient,
             )
         finally:
             gc.collect()  # a method and its optimiser point at each other

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from operator import index
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, SupportsIndex
 
 import numpy as np
 import torch
@@ -94,21 +95,22 @@ class Learner:
         device: str = "auto",
         precision: str = "auto",
     ) -> None:
-        named = isinstance(classes, Sequence) and all(isinstance(each, str) for each in classes)
-        if not named or isinstance(classes, str) or not 2 <= len(set(classes)) == len(classes):
+        names = [] if isinstance(classes, str) or not isinstance(classes, Iterable) else [*classes]
+        named = all(isinstance(name, str) for name in names)
+        if not named or not 2 <= len(set(names)) == len(names):
             raise SodapError("a learner needs a list of two or more classes with distinct names")
-        if not isinstance(seed, int) or seed < 0:
+        if not isinstance(seed, SupportsIndex) or index(seed) < 0:
             raise SodapError(f"the seed must be a whole number and not negative, got {seed!r}")
         if image_size is not None and image_size not in range(8, 2049):
             raise SodapError(f"images have 8 to 2048 pixels a side, not {image_size!r}")
         if not isinstance(training, Training | None):
             raise SodapError(f"training takes a sodap.Training, not a {type(training).__name__}")
-        self.classes = tuple(classes)
+        self.classes = tuple(map(str, names))
         self.method_name = method
         self.weights = weights
         self.training = training or Training()
         self.fabric = _fabric(device, precision)
-        self.randomness = Randomness(seed)
+        self.randomness = Randomness(index(seed))
         frozen = build_backbone(backbone, weights, image_size, seed=self.randomness.number("vit"))
         self.method = build_method(
             method, options or {}, frozen, len(self.classes), self.randomness
@@ -266,7 +268,7 @@ def load(
     if not (home / "model.json").is_file() and (home / "model" / "model.json").is_file():
         home = home / "model"  # a run's folder holds the model in a folder of its own
     if not (home / "model.json").is_file() and (home / "config.json").is_file():
-        raise SodapError(f"the run in {home} is not finished, so it has no model yet")
+        raise SodapError(f"the run in {home} has no model: it is not finished, or it was deleted")
     tensors, facts = load_state(home, "model")
     try:
         known = _Facts.model_validate(facts)

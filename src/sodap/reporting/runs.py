@@ -139,12 +139,11 @@ class ShownRun:
         both must have dealt the same stream in the same way.
         """
         one, two = self.record, other.record
-        if any(
-            one["stream"].get(k) != two["stream"].get(k) for k in ("name", "classes", "domains")
-        ):
-            return False
         if self.splits and other.splits:
-            return self._tests() == other._tests()
+            alike = one["stream"]["classes"] == two["stream"]["classes"]
+            return alike and self._tests() == other._tests()
+        if one["stream"] != two["stream"]:
+            return False
         keys = ("stream", "split_seed", "splits")
         return all(one["config"].get(key) == two["config"].get(key) for key in keys)
 

@@ -353,7 +353,7 @@ def _table(stream: str, backbone: str, methods: Mapping[str, Mapping[int, Record
     some = next(iter(next(iter(methods.values())).values()))
     constant, answer = _constant(some)
     domains = [domain["name"] for domain in some["stream"]["domains"]]
-    unequal = unequal_terms({method: runs.values() for method, runs in methods.items()})
+    unequal = unequal_terms(methods)
     return StreamTable(
         stream, backbone, domains, numbers, constant, answer, variants, unequal, full
     )

@@ -21,6 +21,8 @@ DEALING = ("split_seed", "splits")
 """How images come to a split, unless the list of them is at hand."""
 DEALT = "dealt"
 """What a record is given, besides what it holds: the digest of the list of splits beside it."""
+LIST, NUMBER = "splits.csv (SHA-256)", "number of images"
+"""What is said of these two."""
 NAMED = 3
 """With more methods than these on one side, that side is called the others."""
 
@@ -35,12 +37,30 @@ class Term:
     """What is said of it, which may be less."""
 
 
-def unequal_terms(rows: Mapping[str, Iterable[Record]]) -> list[str]:
-    """In what the rows of one table differ though they should not, each with its values."""
+def unequal_terms(rows: Mapping[str, Mapping[int, Record]]) -> list[str]:
+    """In what the rows of one table (seed -> record) differ though they should not."""
+    every = _differences({row: runs.values() for row, runs in rows.items()})
+    found = {key: words for key, words in every.items() if not _is_dealt(key)}
+    # Rows are paired by seed, and each seed may have splits of its own.
+    for seed in sorted({seed for runs in rows.values() for seed in runs}):
+        of_seed = {row: [runs[seed]] for row, runs in rows.items() if seed in runs}
+        for key, words in _differences(of_seed).items():
+            if _is_dealt(key):
+                found.setdefault(key, words)
+    return list(found.values())
+
+
+def _is_dealt(key: str) -> bool:
+    """Whether it says which images are in which split."""
+    return key in (*DEALING, LIST) or key.startswith(NUMBER)
+
+
+def _differences(rows: Mapping[str, Iterable[Record]]) -> dict[str, str]:
+    """Each key in which rows differ, with the words for it."""
     terms = {row: [_terms(record) for record in records] for row, records in rows.items()}
     terms = _by_their_lists(terms)
     keys = dict.fromkeys(key for runs in terms.values() for run in runs for key in run)
-    found = []
+    found = {}
     for key in keys:
         values = {
             row: {_plain(run[key].value): run[key].words for run in runs if key in run}
@@ -50,7 +70,7 @@ def unequal_terms(rows: Mapping[str, Iterable[Record]]) -> list[str]:
         known = [each.keys() for each in values.values() if each]
         # Runs of one row that differ are told of elsewhere: here, it is about rows.
         if any(each != known[0] for each in known):
-            found.append(_told(key, values))
+            found[key] = _told(key, values)
     return found
 
 
@@ -80,7 +100,7 @@ def _terms(record: Record) -> dict[str, Term]:
     if all("counts" in domain for domain in domains):
         counts = [domain["counts"] for domain in domains]
         sums = [str(sum(sum(each[kind]) for each in counts)) for kind in counts[0]]
-        found[f"number of images ({'/'.join(counts[0])})"] = Term(counts, "/".join(sums))
+        found[f"{NUMBER} ({'/'.join(counts[0])})"] = Term(counts, "/".join(sums))
     return found
 
 
@@ -105,11 +125,7 @@ def _by_their_lists(terms: Mapping[str, list[dict[str, Term]]]) -> dict[str, lis
         dropped = (DEALT, *DEALING)
     return {
         row: [
-            {
-                "splits.csv (SHA-256)" if key == DEALT else key: term
-                for key, term in run.items()
-                if key not in dropped
-            }
+            {LIST if key == DEALT else key: term for key, term in run.items() if key not in dropped}
             for run in each
         ]
         for row, each in terms.items()

@@ -298,6 +298,8 @@ def test_an_image_in_a_wrong_place_is_unreadable(tmp_path: Path) -> None:
     items = (Item(tmp_path / "gone.jpg", "a", "a"),)
     report = check_plan(plan_of(PlannedDomain("one", tmp_path, items, ("train",))))
     assert report.unreadable[0].what == "cannot be read: no such file or directory"
+    too_long = read_fingerprint(tmp_path / f"{'x' * 300}.png")
+    assert too_long == "cannot be read as an image: file name too long"
 
 
 def tiff(*pages: Image.Image) -> bytes:

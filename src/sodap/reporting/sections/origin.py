@@ -36,8 +36,8 @@ def troubles(run: ShownRun) -> list[str]:
         if run.status == "running":
             found.append("It may be running still, or it was killed; --resume goes on with it.")
     for env in run.record.get("earlier_environments", ()):
-        began = f"sodap {env['sodap']}, commit {env.get('commit') or 'unknown'}"
-        found.append(f"It was begun with other code or packages ({began}) and went on with these.")
+        other = f"sodap {env['sodap']}, commit {env.get('commit') or 'unknown'}"
+        found.append(f"It was learned in part with other code or packages ({other}).")
     found += [
         f"Splits, {check.what}: {check.words}." for check in run.checks if check.good is False
     ]

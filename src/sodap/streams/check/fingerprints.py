@@ -50,7 +50,7 @@ def read_fingerprint(path: Path) -> Fingerprint | str:
         content = read_file(path)
         learned = decode_image(content, path, SIDE)
     except SodapError as error:
-        if not path.exists():  # the words of a run would name the file twice
+        if isinstance(error.__cause__, FileNotFoundError):  # a run's words name the file twice
             return "cannot be read: no such file or directory"
         return str(error).removeprefix(f"{printable(path)} ")
     shorter_side = None
