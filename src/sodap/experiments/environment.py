@@ -48,7 +48,7 @@ def _code(method: type | None) -> str:
     It is taken once: a process runs what it has read, whatever is edited meanwhile.
     """
     files = [*_FILES]
-    with suppress(TypeError):  # a class of a notebook has no file
+    with suppress(TypeError, OSError):  # a class of a notebook has no file
         foreign = Path(inspect.getfile(method)) if method is not None else None
         if foreign is not None and _HOME not in foreign.parents:
             files.append(_digest(foreign))
