@@ -498,3 +498,11 @@ def test_a_search_is_made_by_one_process(tmp_path: Path, ends: bool) -> None:
     assert len(watcher.done) == (2 if ends else 4)
     assert (record(tmp_path / "one", "sequential", 0)["config"]["training"]["lr"] == 0.125) == ends
     assert a_grid(tmp_path / "one", "sequential ridge", 1).run().finished == 2
+
+
+def test_a_folder_is_free_unless_a_process_is_at_work_in_it(tmp_path: Path) -> None:
+    assert task_module.is_free(tmp_path)
+    with alone_in(tmp_path):
+        assert not task_module.is_free(tmp_path)
+    (tmp_path / "file").touch()
+    assert task_module.is_free(tmp_path / "file" / "s0"), "nobody to wait for: the run will tell"

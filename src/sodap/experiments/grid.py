@@ -255,7 +255,9 @@ class _Progress:
             if tasks is not None:
                 self.elsewhere.remove(cell)
                 self.tasks += tasks
-        if self.elsewhere and not self.tasks:
+        if self.tasks:
+            self._decode()
+        elif self.elsewhere:
             time.sleep(PAUSE_S)
 
     def _let_go(self, cell: tuple[str, str]) -> None:

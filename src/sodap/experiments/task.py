@@ -90,12 +90,12 @@ def performed(tasks: deque[T], jobs: int) -> Generator[Report[T]]:
 
 
 def is_free(folder: Path) -> bool:
-    """Whether no process is at work in a folder, right now."""
+    """Whether no process is at work in a folder, right now; what else may be wrong, a run tells."""
     try:
         with alone_in(folder):
             return True
-    except SodapError:
-        return False
+    except SodapError as error:
+        return not str(error).startswith(ANOTHER)
 
 
 def told(report: Report[Any]) -> str | None:
