@@ -18,7 +18,7 @@ from sodap.backbones import FrozenViT, build_backbone
 from sodap.errors import SodapError
 from sodap.learning import Learner, Training, load
 from sodap.methods import L2P, build_method
-from sodap.methods.query_key import cosines, nearest
+from sodap.methods.parts.query_key import cosines, nearest
 from sodap.randomness import Randomness
 from sodap.streams import Stream
 

@@ -22,8 +22,8 @@ from sodap.backbones.weights import load_weights
 from sodap.errors import SodapError
 from sodap.learning import Learner, Training, load
 from sodap.methods import MoeAdapters, build_method
-from sodap.methods.experts import DomainRouter, ExpertBlock, Gates, top_gates
-from sodap.methods.text_head import TextHead
+from sodap.methods.parts.experts import DomainRouter, ExpertBlock, Gates, top_gates
+from sodap.methods.parts.text_head import TextHead
 from sodap.randomness import Randomness
 
 THREE = make_stream(domains=3)

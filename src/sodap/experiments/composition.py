@@ -21,8 +21,8 @@ from torch import Tensor, nn
 from sodap.errors import SodapError
 from sodap.evaluation import accuracy, confusion_matrix, macro_f1
 from sodap.learning import Learner, load
+from sodap.methods.parts.second_moments import SecondMoments, with_constant
 from sodap.methods.ridge import PENALTIES
-from sodap.preserving import RidgeStatistics, with_constant
 from sodap.randomness import Randomness
 from sodap.storage import has_state, load_state, read_json, write_json
 from sodap.streams import Domain, Split, Stream
@@ -176,7 +176,7 @@ def _probes(learner: Learner, stream: Stream, tests: Sequence[Tensor]) -> dict[s
     """Ridge regression on what the head is given, for each domain and for all together."""
     width, classes = tests[0].shape[1], len(stream.classes)
     own: list[float] = []
-    all_train, all_val = RidgeStatistics(classes, width), RidgeStatistics(classes, width)
+    all_train, all_val = SecondMoments(classes, width), SecondMoments(classes, width)
     for domain, test in zip(stream.domains, tests, strict=False):
         train, val = _sums(learner, domain, "train"), _sums(learner, domain, "val")
         for total, part in ((all_train, train), (all_val, val)):
@@ -194,18 +194,18 @@ def _probes(learner: Learner, stream: Stream, tests: Sequence[Tensor]) -> dict[s
     }
 
 
-def _sums(learner: Learner, domain: Domain, kind: str) -> RidgeStatistics:
+def _sums(learner: Learner, domain: Domain, kind: str) -> SecondMoments:
     split: Split = getattr(domain, kind)
     order = torch.randperm(len(split), generator=Randomness(0).generator(f"probe {kind}"))
     chosen = order[: PROBE_IMAGES[kind]].sort().values
     part = Split(split.images[chosen], split.labels[chosen])
     features = _given_to_head(learner, part).cpu()
-    sums = RidgeStatistics(len(learner.classes), features.shape[1])
+    sums = SecondMoments(len(learner.classes), features.shape[1])
     sums.update(features, part.labels)
     return sums
 
 
-def _probe(train: RidgeStatistics, val: RidgeStatistics) -> Tensor:
+def _probe(train: SecondMoments, val: SecondMoments) -> Tensor:
     """W `[D+1, C]` with the penalty that validation images like best."""
     heads = [train.solve(penalty) for penalty in PENALTIES]
     return min(heads, key=lambda head: float(val.error(head)))

@@ -28,7 +28,8 @@ from sodap.learning.fusing import fused
 from sodap.learning.precision import tensor_cores
 from sodap.learning.trace import Trace
 from sodap.methods import Method
-from sodap.prompting import PrefixPool, PromptPool, Routing
+from sodap.methods.parts.prefix_pool import PrefixPool
+from sodap.prompting import PromptPool, Routing
 from sodap.randomness import Randomness
 from sodap.storage import has_state, load_state, save_state
 from sodap.streams import Domain, Split, Stage

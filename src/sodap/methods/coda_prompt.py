@@ -14,9 +14,9 @@ import torch
 from pydantic import Field
 from torch import Tensor
 
-from sodap.methods.growing_prompts import GrowingPrefixes, GrowingPrefixesConfig, Length, Rows
+from sodap.methods.parts.growing_prompts import GrowingPrefixes, GrowingPrefixesConfig, Length, Rows
+from sodap.methods.parts.prefix_pool import attended_cosine, orthogonality, prefix_halves
 from sodap.methods.registry import register_method
-from sodap.prompting import attended_cosine, orthogonality, prefix_halves
 
 FIRST_RELEASE = 1e-6
 """The first public release multiplied the penalty by this, out of sight of its options. The

@@ -16,8 +16,8 @@ from torch import Tensor
 from sodap.backbones import FrozenViT
 from sodap.methods.base import Asset, Batches, Facts, MethodConfig, tensor_bytes
 from sodap.methods.finetune import Finetune, FinetuneConfig
+from sodap.methods.parts.reservoir import Reservoir
 from sodap.methods.registry import register_method
-from sodap.preserving import Reservoir
 from sodap.randomness import Randomness
 
 

@@ -13,7 +13,7 @@ from torch import Tensor, nn
 
 from sodap.backbones import FrozenViT
 from sodap.methods.base import Batches, Facts, MethodConfig
-from sodap.methods.query_key import QueryKeyConfig, QueryKeyMethod, cosines, distance, nearest
+from sodap.methods.parts.query_key import QueryKeyConfig, QueryKeyMethod, cosines, distance, nearest
 from sodap.methods.registry import register_method
 from sodap.randomness import Randomness
 

@@ -30,10 +30,10 @@ from sodap.methods.base import (
     MethodConfig,
     tensor_bytes,
 )
-from sodap.methods.experts import ExpertBlock
+from sodap.methods.parts.experts import ExpertBlock
+from sodap.methods.parts.selector import DomainSelector
+from sodap.methods.parts.text_head import clip_text_head
 from sodap.methods.registry import register_method
-from sodap.methods.text_head import clip_text_head
-from sodap.preserving import DomainSelector
 from sodap.randomness import Randomness
 
 REDUCED_EXPERTS = 2

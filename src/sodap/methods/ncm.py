@@ -11,7 +11,7 @@ from torch import Tensor
 
 from sodap.backbones import FrozenViT
 from sodap.methods.base import Asset, MethodConfig, tensor_bytes
-from sodap.methods.closed_form import ClosedFormHead, without_unseen
+from sodap.methods.parts.closed_form import ClosedFormHead, without_unseen
 from sodap.methods.registry import register_method
 from sodap.preserving import ClassStatistics
 from sodap.randomness import Randomness

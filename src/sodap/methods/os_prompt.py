@@ -20,9 +20,9 @@ import torch.nn.functional as F
 from pydantic import Field
 from torch import Tensor
 
-from sodap.methods.growing_prompts import GrowingPrefixes, GrowingPrefixesConfig, Length, Rows
+from sodap.methods.parts.growing_prompts import GrowingPrefixes, GrowingPrefixesConfig, Length, Rows
+from sodap.methods.parts.prefix_pool import PrefixPool, cosine, prefix_halves
 from sodap.methods.registry import register_method
-from sodap.prompting import PrefixPool, cosine, prefix_halves
 
 QueryDistance = Literal["sim", "feat"]
 

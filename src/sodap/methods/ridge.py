@@ -14,8 +14,8 @@ from torch import Tensor
 
 from sodap.backbones import FrozenViT
 from sodap.methods.base import Asset, Batches, Facts, Method, MethodConfig, tensor_bytes
+from sodap.methods.parts.second_moments import SecondMoments, with_constant
 from sodap.methods.registry import register_method
-from sodap.preserving import RidgeStatistics, with_constant
 from sodap.randomness import Randomness
 
 PENALTIES = tuple(10.0**exponent for exponent in range(-6, 3))
@@ -43,8 +43,8 @@ class Ridge(Method):
     ) -> None:
         super().__init__(backbone, classes, randomness, config)
         width = self.feature_width
-        self.train_sums = RidgeStatistics(classes, width)
-        self.val_sums = RidgeStatistics(classes, width)
+        self.train_sums = SecondMoments(classes, width)
+        self.val_sums = SecondMoments(classes, width)
         self.register_buffer("weight", torch.zeros(width + 1, classes))
 
     @property

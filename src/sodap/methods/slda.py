@@ -15,9 +15,9 @@ from torch import Tensor
 
 from sodap.backbones import FrozenViT
 from sodap.methods.base import Asset, MethodConfig, tensor_bytes
-from sodap.methods.closed_form import ClosedFormHead, without_unseen
+from sodap.methods.parts.closed_form import ClosedFormHead, without_unseen
+from sodap.methods.parts.second_moments import SecondMoments
 from sodap.methods.registry import register_method
-from sodap.preserving import RidgeStatistics
 from sodap.randomness import Randomness
 
 # Less scatter than this share of the features' energy is a rounding error of the sums.
@@ -48,7 +48,7 @@ class StreamingLDA(ClosedFormHead):
         self, backbone: FrozenViT, classes: int, randomness: Randomness, config: MethodConfig
     ) -> None:
         super().__init__(backbone, classes, randomness, config)
-        self.sums = RidgeStatistics(classes, backbone.width)
+        self.sums = SecondMoments(classes, backbone.width)
 
     def take_in(self, features: Tensor, labels: Tensor) -> None:
         self.sums.update(features, labels)

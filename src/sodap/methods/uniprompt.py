@@ -26,9 +26,9 @@ from pydantic import Field
 from torch import Tensor
 
 from sodap.methods.base import MethodConfig
-from sodap.methods.growing_prompts import GrowingPrompts
+from sodap.methods.parts.growing_prompts import GrowingPrompts
+from sodap.methods.parts.prefix_pool import PrefixPool, cosine
 from sodap.methods.registry import register_method
-from sodap.prompting import PrefixPool, cosine
 
 
 class UniPromptConfig(MethodConfig):

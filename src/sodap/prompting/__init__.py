@@ -6,33 +6,19 @@ from sodap.prompting.entmax import entmax
 from sodap.prompting.losses import diversity_loss, norm_loss
 from sodap.prompting.memory import MemoryBank
 from sodap.prompting.pool import PromptPool
-from sodap.prompting.prefix_pool import (
-    GrowingRows,
-    PrefixPool,
-    attended_cosine,
-    cosine,
-    orthogonality,
-    prefix_halves,
-)
 from sodap.prompting.prompter import Prompter, PromptPass
 from sodap.prompting.routing import Router, Routing
 
 __all__ = [
     "Adapter",
-    "GrowingRows",
     "MemoryBank",
-    "PrefixPool",
     "PromptPass",
     "PromptPool",
     "Prompter",
     "QueryEnhancer",
     "Router",
     "Routing",
-    "attended_cosine",
-    "cosine",
     "diversity_loss",
     "entmax",
     "norm_loss",
-    "orthogonality",
-    "prefix_halves",
 ]

@@ -10,15 +10,15 @@ from hypothesis import strategies as st
 from torch import Tensor
 from torch.nn import functional as F
 
-from sodap.prompting import (
+from sodap.methods.parts.prefix_pool import (
     GrowingRows,
     PrefixPool,
     attended_cosine,
     cosine,
+    orthogonal_rows,
     orthogonality,
     prefix_halves,
 )
-from sodap.prompting.prefix_pool import orthogonal_rows
 
 
 def seeded(seed: int) -> torch.Generator:

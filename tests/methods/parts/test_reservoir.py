@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
-from sodap.preserving import Reservoir
+from sodap.methods.parts.reservoir import Reservoir
 
 
 def items(start: int, count: int) -> tuple[Tensor, Tensor, Tensor]:

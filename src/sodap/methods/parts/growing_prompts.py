@@ -16,7 +16,7 @@ from torch import Tensor
 
 from sodap.backbones import FrozenViT
 from sodap.methods.base import Batches, Facts, LinearHead, Method, MethodConfig
-from sodap.prompting import PrefixPool
+from sodap.methods.parts.prefix_pool import PrefixPool
 from sodap.randomness import Randomness
 
 

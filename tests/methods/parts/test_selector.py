@@ -7,7 +7,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from sodap.preserving import DomainSelector
+from sodap.methods.parts.selector import DomainSelector
 
 
 def drawn(*shape: int, seed: int = 0) -> Tensor:

@@ -8,7 +8,7 @@ from torch import Tensor, nn
 from sodap.preserving.exact import ExactModule
 
 
-class RidgeStatistics(ExactModule):
+class SecondMoments(ExactModule):
     """The second moments of features and targets: all that least squares needs of the data.
 
     Sums over two domains are the sums over both, so a head solved from them is the one that

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from sklearn.linear_model import Ridge as OracleRidge
 
 from sodap.learning import Learner
-from sodap.preserving import RidgeStatistics, with_constant
+from sodap.methods.parts.second_moments import SecondMoments, with_constant
 from sodap.streams import Stream
 
 
@@ -18,8 +18,8 @@ def data(count: int, seed: int = 0) -> tuple[torch.Tensor, torch.Tensor]:
     return features, torch.arange(count) % 3
 
 
-def taken(features: torch.Tensor, labels: torch.Tensor, *, parts: int = 1) -> RidgeStatistics:
-    statistics = RidgeStatistics(3, 7)
+def taken(features: torch.Tensor, labels: torch.Tensor, *, parts: int = 1) -> SecondMoments:
+    statistics = SecondMoments(3, 7)
     for rows in torch.arange(len(labels)).chunk(parts):
         statistics.update(features[rows], labels[rows])
     return statistics
@@ -55,8 +55,8 @@ def test_the_error_needs_no_data() -> None:
 
 
 def test_precision_is_kept_and_nothing_seen_is_solvable() -> None:
-    assert RidgeStatistics(3, 7).half().gram.dtype == torch.float64
-    assert torch.equal(RidgeStatistics(3, 7).solve(0.1), torch.zeros(8, 3, dtype=torch.float64))
+    assert SecondMoments(3, 7).half().gram.dtype == torch.float64
+    assert torch.equal(SecondMoments(3, 7).solve(0.1), torch.zeros(8, 3, dtype=torch.float64))
 
 
 @pytest.mark.parametrize("method", ["ridge", "rp-ridge"])

@@ -14,7 +14,7 @@ from torch import Tensor
 from sodap.backbones import build_backbone
 from sodap.learning import Learner
 from sodap.methods import build_method
-from sodap.methods.closed_form import ClosedFormHead
+from sodap.methods.parts.closed_form import ClosedFormHead
 from sodap.randomness import Randomness
 from sodap.streams import Domain, MissingClassWarning, Split, Stream
 
