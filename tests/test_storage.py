@@ -15,10 +15,10 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from sodap.errors import SodapError
+from sodap.errors import FolderBusyError, SodapError
 from sodap.storage import (
-    alone_in,
     as_json,
+    folder_lock,
     has_state,
     load_state,
     read_json,
@@ -235,15 +235,15 @@ def test_json_can_be_read_by_people_and_has_a_line_a_matrix() -> None:
 def test_a_folder_is_for_one_process_at_a_time(tmp_path: Path) -> None:
     folder = tmp_path / "run"
     for _ in range(2):
-        with alone_in(folder):
+        with folder_lock(folder):
             with (
-                pytest.raises(SodapError, match=f"another process is at work in {folder}"),
-                alone_in(folder),
+                pytest.raises(FolderBusyError, match=str(folder)),
+                folder_lock(folder),
             ):
                 pass
             assert list(folder.iterdir()) == []
     (tmp_path / "file").write_text("in the way")
-    with pytest.raises(SodapError, match="cannot write"), alone_in(tmp_path / "file" / "run"):
+    with pytest.raises(SodapError, match="cannot write"), folder_lock(tmp_path / "file" / "run"):
         pass
 
 
@@ -254,5 +254,5 @@ def test_a_drive_without_locks_is_used_all_the_same(
         raise OSError(errno.ENOLCK, "No locks available")
 
     monkeypatch.setattr(fcntl, "flock", no_locks)
-    with alone_in(tmp_path):
+    with folder_lock(tmp_path):
         pass

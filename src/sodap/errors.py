@@ -1,8 +1,17 @@
-"""What a user can cause and mend: one sentence that says what is wrong, where, and what to do.
+"""Errors that a user can cause and fix.
 
-The command line prints the sentence and exits with 2; from Python it is an ordinary exception.
+Each message is one sentence: what is wrong, where, and what to do. The command line prints it and
+exits with code 2; from Python these are ordinary exceptions.
 """
 
 
 class SodapError(Exception):
-    """The base of every error that is the input's fault, not the program's."""
+    """Base class of all errors that are caused by the input, not by the program."""
+
+
+class FolderBusyError(SodapError):
+    """Another process holds the lock of a folder."""
+
+
+class TrainingBrokeError(SodapError):
+    """A loss or an output of the model is not a finite number any more."""

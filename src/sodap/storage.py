@@ -21,7 +21,7 @@ import safetensors
 import safetensors.torch
 from torch import Tensor
 
-from sodap.errors import SodapError
+from sodap.errors import FolderBusyError, SodapError
 
 FORMAT = 1
 TEMPORARY = ".tmp"
@@ -85,15 +85,12 @@ def sweep(folder: Path) -> None:
         path.unlink(missing_ok=True)
 
 
-ANOTHER = "another process"
-"""How the refusal of a folder begins."""
-
-
 @contextmanager
-def alone_in(folder: Path) -> Iterator[None]:
-    """Refuse a folder that another process writes to; the kernel lets go of it when that one dies.
+def folder_lock(folder: Path) -> Iterator[None]:
+    """Hold an exclusive lock on a folder; raise `FolderBusyError` if another process holds it.
 
-    The folder itself is locked, so nothing is left in it.
+    The folder itself is locked, so no lock file is left in it, and the kernel releases the lock
+    when the process ends, however it ends.
     """
     try:
         folder.mkdir(parents=True, exist_ok=True)
@@ -101,12 +98,12 @@ def alone_in(folder: Path) -> Iterator[None]:
     except OSError as error:
         raise SodapError(f"cannot write {folder}: {error.strerror or error}") from error
     try:
-        with suppress(OSError):  # some network drives know no locks
+        with suppress(OSError):  # some network drives do not support locks
             try:
                 fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
             except BlockingIOError as error:
-                raise SodapError(
-                    f"{ANOTHER} is at work in {folder}; see `sodap watch {folder}`"
+                raise FolderBusyError(
+                    f"another process is writing to {folder}; see `sodap watch {folder}`"
                 ) from error
         yield
     finally:

@@ -22,7 +22,7 @@ from sodap.errors import SodapError
 from sodap.experiments import GridObserver, Task, run
 from sodap.experiments.ablation import EXTRA, FULL, REMOVALS, Ablation, Variant, parts_of
 from sodap.experiments.ablation_table import as_csv, as_markdown, table_of, write_table
-from sodap.experiments.workers import Report, _attempt
+from sodap.experiments.workers import TaskResult, _attempt
 from sodap.methods import ResidualSodap, ResidualSodapConfig
 from sodap.randomness import Randomness
 from sodap.storage import write_json
@@ -244,10 +244,10 @@ def test_runs_that_are_not_finished_do_not_count(tmp_path: Path) -> None:
 
 def in_this_process(
     tasks: deque[Task], work: Callable[[Task], Any], jobs: int
-) -> Generator[Report[Task]]:
+) -> Generator[TaskResult[Task]]:
     while tasks:
         task = tasks.popleft()
-        yield Report(task, *_attempt(work, task))
+        yield TaskResult(task, *_attempt(work, task))
 
 
 class Watcher(GridObserver):

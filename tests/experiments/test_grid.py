@@ -19,12 +19,12 @@ from tests.conftest import make_split, make_stream
 import sodap.experiments.grid as grid_module
 import sodap.experiments.task as task_module
 import sodap.streams.registry as stream_registry
-from sodap.errors import SodapError
+from sodap.errors import SodapError, TrainingBrokeError
 from sodap.experiments import Grid, GridObserver, Observer, Task, grid_names, read_grid, run
 from sodap.experiments.variants import Entry, read_entry
-from sodap.experiments.workers import Report, _attempt
+from sodap.experiments.workers import TaskResult, _attempt
 from sodap.methods import Sequential, find_method, method_names
-from sodap.storage import alone_in, write_json
+from sodap.storage import folder_lock, write_json
 from sodap.streams import Stage, Stream
 
 QUICK = ["epochs=1", "batch_size=16", "device=cpu"]
@@ -32,10 +32,10 @@ QUICK = ["epochs=1", "batch_size=16", "device=cpu"]
 
 def in_this_process(
     tasks: deque[Task], work: Callable[[Task], Any], jobs: int
-) -> Generator[Report[Task]]:
+) -> Generator[TaskResult[Task]]:
     while tasks:
         task = tasks.popleft()
-        yield Report(task, *_attempt(work, task))
+        yield TaskResult(task, *_attempt(work, task))
 
 
 class Watcher(GridObserver):
@@ -339,7 +339,7 @@ def broken(at: float, error: Exception) -> Callable[..., dict[str, Any]]:
 def test_a_candidate_that_breaks_is_not_chosen(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    diverged = SodapError("training broke in stage 1, epoch 1: ce is no finite number")
+    diverged = TrainingBrokeError("ce is no finite number")
     monkeypatch.setattr(task_module, "run", broken(1e-2, diverged))
     outcome = a_grid(tmp_path, "sequential", seeds=1).run()
     assert (outcome.done, outcome.failures) == (1, {})
@@ -457,7 +457,7 @@ def test_two_processes_share_a_grid(tmp_path: Path, monkeypatch: pytest.MonkeyPa
     grid, other = a_grid(tmp_path, "ridge", 3), ExitStack()
     config = grid.config("stripes", Entry("ridge"), 0)
     kept = run(config, tmp_path / "elsewhere")
-    other.enter_context(alone_in(folder))
+    other.enter_context(folder_lock(folder))
     write_json(folder / "config.json", config.described())
 
     def finishes() -> None:
@@ -482,7 +482,7 @@ def test_a_search_is_made_by_one_process(tmp_path: Path, ends: bool) -> None:
     a_grid(tmp_path / "two", "sequential", 1).run()
     search = json.loads((tmp_path / "two" / "stripes" / "sequential" / "search.json").read_text())
     search["chosen"] = {"lr": 0.125}  # as another computer might have
-    other.enter_context(alone_in(home))
+    other.enter_context(folder_lock(home))
 
     def finishes() -> None:
         if ends:
@@ -502,7 +502,7 @@ def test_a_search_is_made_by_one_process(tmp_path: Path, ends: bool) -> None:
 
 def test_a_folder_is_free_unless_a_process_is_at_work_in_it(tmp_path: Path) -> None:
     assert task_module.is_free(tmp_path)
-    with alone_in(tmp_path):
+    with folder_lock(tmp_path):
         assert not task_module.is_free(tmp_path)
     (tmp_path / "file").touch()
     assert task_module.is_free(tmp_path / "file" / "s0"), "nobody to wait for: the run will tell"

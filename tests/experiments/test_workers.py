@@ -8,8 +8,12 @@ from collections import deque
 
 import pytest
 
-from sodap.errors import SodapError
-from sodap.experiments.workers import Report, work_off
+from sodap.errors import FolderBusyError
+from sodap.experiments.workers import TaskResult, work_off
+
+
+class ForeignError(FolderBusyError):
+    """An error of another package, which the parent process need not know."""
 
 
 def work(task: str) -> tuple[int, str]:
@@ -19,23 +23,25 @@ def work(task: str) -> tuple[int, str]:
         case "fail":
             raise ValueError("no luck")
         case "refuse":
-            raise SodapError("give another file")
+            raise ForeignError("give another file")
     return os.getpid(), task
 
 
 @pytest.mark.slow
 def test_a_worker_that_dies_costs_its_task_only() -> None:
     tasks = deque(["one", "die", "fail", "refuse", "two"])
-    reports: dict[str, Report[str]] = {}
+    reports: dict[str, TaskResult[str]] = {}
     for report in work_off(tasks, work, jobs=1):
         reports[report.task] = report
         if report.task == "two":
             tasks.append("late")
     assert list(reports) == ["one", "die", "fail", "refuse", "two", "late"]
-    assert "died (SIGKILL" in (reports["die"].error or "")
-    assert reports["fail"].error == "ValueError: no luck"
+    assert "died (SIGKILL" in str(reports["die"].error)
+    assert str(reports["fail"].error) == "ValueError: no luck"
     assert "in work" in reports["fail"].trace
-    assert (reports["refuse"].error, reports["refuse"].trace) == ("give another file", "")
+    refusal = reports["refuse"]
+    assert type(refusal.error) is FolderBusyError
+    assert (str(refusal.error), refusal.trace) == ("give another file", "")
     first, second = reports["one"].result[0], reports["two"].result[0]
     assert reports["late"].result == (second, "late"), "a worker does many tasks"
     assert first != second

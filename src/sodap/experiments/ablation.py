@@ -23,7 +23,7 @@ from sodap.experiments.config import RunConfig, load_config
 from sodap.experiments.grid import GridObserver, Outcome
 from sodap.experiments.run import check_weights, look
 from sodap.experiments.task import Task, decode, performed, told
-from sodap.experiments.workers import Report
+from sodap.experiments.workers import TaskResult
 from sodap.streams import stream_names
 
 METHOD = "residual-sodap"
@@ -231,7 +231,7 @@ class Ablation:
             decode(config, observer.images_decoded)
 
 
-def _take(report: Report[AblationTask], outcome: Outcome, observer: GridObserver) -> None:
+def _take(report: TaskResult[AblationTask], outcome: Outcome, observer: GridObserver) -> None:
     task, error = report.task, told(report)
     if error is not None:
         outcome.failures[task.label] = error

@@ -24,7 +24,7 @@ from typing import Any, Literal
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from sodap.backbones import native_size
-from sodap.errors import SodapError
+from sodap.errors import FolderBusyError, SodapError, TrainingBrokeError
 from sodap.experiments.config import RunConfig, load_config, names_on, take_from
 from sodap.experiments.run import check_weights, look
 from sodap.experiments.search import (
@@ -33,7 +33,6 @@ from sodap.experiments.search import (
     as_changes,
     choose,
     for_the_record,
-    is_broken,
     one_beyond,
     read_search,
     refuse_unsearched,
@@ -42,10 +41,10 @@ from sodap.experiments.search import (
 )
 from sodap.experiments.task import PAUSE_S, Task, decode, performed, place_of, told
 from sodap.experiments.variants import Entry, read_entry
-from sodap.experiments.workers import Report
+from sodap.experiments.workers import TaskResult
 from sodap.methods import find_method, method_names
 from sodap.methods.base import BEYOND
-from sodap.storage import ANOTHER, alone_in
+from sodap.storage import folder_lock
 from sodap.streams import stream_names
 
 OWN_KEYS = {"stream": "--streams", "method": "--methods", "seed": "--seeds"}
@@ -234,11 +233,11 @@ class _Progress:
             try:
                 refuse_unsearched(home)
                 lock = ExitStack()
-                lock.enter_context(alone_in(home))
+                lock.enter_context(folder_lock(home))
                 self.locks[stream, method] = lock
-            except SodapError as error:
-                if str(error).startswith(ANOTHER):
-                    return None
+            except FolderBusyError:
+                return None
+            except SodapError:
                 if read_search(home, base, compared) is None:
                     raise
             search = read_search(home, base, compared)  # another process may have made it since
@@ -308,13 +307,17 @@ class _Progress:
             if stream not in stream_names():  # those are made in memory, by each worker
                 decode(config, self.observer.images_decoded)
 
-    def _take(self, report: Report[Task]) -> None:
-        task, error, result = report.task, told(report), report.result or {}
+    def _take(self, report: TaskResult[Task]) -> None:
+        task, result = report.task, report.result or {}
+        # A setting that cannot be trained has a result: no score. Other errors (memory, disk) say
+        # nothing about the setting.
+        broke = task.setting is not None and isinstance(report.error, TrainingBrokeError)
+        error = told(report)
         for words in result.get("warnings", ()):
             if words not in self.warned:
                 self.warned.add(words)
                 self.observer.warned(words)
-        if task.setting is not None and error is not None and is_broken(error):
+        if broke:
             error, result = None, {"score": None}
         if error is not None:
             self.outcome.failures[task.label] = error

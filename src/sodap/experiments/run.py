@@ -32,7 +32,7 @@ from sodap.experiments.evidence import Findings, evidence_of, model_of
 from sodap.experiments.observer import Observer
 from sodap.experiments.writer import Writer
 from sodap.learning import Learner, StageProgress, Training
-from sodap.storage import alone_in, is_left_over, read_json, sweep, write_json
+from sodap.storage import folder_lock, is_left_over, read_json, sweep, write_json
 from sodap.streams import Stage, Stream, at_hand, load_stream, union
 from sodap.streams.splits import write_splits
 
@@ -159,7 +159,7 @@ class _Run:
 
     def to_the_end(self) -> dict[str, Any]:
         # Only now, with every input read and found good, is anything written.
-        with alone_in(self.folder):
+        with folder_lock(self.folder):
             if is_finished(self.folder):  # by whoever had the folder until now
                 return read_json(self.folder / "record.json")
             return self._alone()

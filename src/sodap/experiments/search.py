@@ -70,14 +70,6 @@ def score_of(record: Mapping[str, Any]) -> float:
     return float(record["metrics"]["accuracy"]["final_average"])
 
 
-def is_broken(error: str) -> bool:
-    """Whether a candidate failed by itself, with losses that left the numbers.
-
-    That is a result like any other. Anything else (memory, disk) says nothing about the setting.
-    """
-    return error.startswith("training broke")
-
-
 def one_beyond(settings: Sequence[Setting], scores: Sequence[float | None]) -> Setting | None:
     """The best setting with the next learning rate, if its own is an end of those tried."""
     best = _best(scores)

@@ -16,13 +16,13 @@ from typing import Any, TypeVar
 import torch
 
 from sodap.backbones import native_size
-from sodap.errors import SodapError
+from sodap.errors import FolderBusyError, SodapError
 from sodap.experiments.config import RunConfig
 from sodap.experiments.observer import Observer
 from sodap.experiments.run import SPLITS, run
 from sodap.experiments.search import Setting, as_changes, score_of, validation_twin
-from sodap.experiments.workers import Report, stop_if_orphaned, work_off
-from sodap.storage import ANOTHER, alone_in, write_bytes
+from sodap.experiments.workers import TaskResult, stop_if_orphaned, work_off
+from sodap.storage import folder_lock, write_bytes
 from sodap.streams import Stage, Stream, load_stream
 
 
@@ -67,7 +67,7 @@ class _Guard(Observer):
         stop_if_orphaned()
 
 
-def performed(tasks: deque[T], jobs: int) -> Generator[Report[T]]:
+def performed(tasks: deque[T], jobs: int) -> Generator[TaskResult[T]]:
     """Do all `tasks`, to which the reader may add, and report on each.
 
     Several processes may work off one grid: what another one is at is put aside, and waited for
@@ -83,28 +83,30 @@ def performed(tasks: deque[T], jobs: int) -> Generator[Report[T]]:
                 continue
         with closing(work_off(tasks, perform, jobs)) as reports:
             for report in reports:
-                if report.error is not None and report.error.startswith(ANOTHER):
+                if isinstance(report.error, FolderBusyError):
                     aside.append(report.task)
                 else:
                     yield report
 
 
 def is_free(folder: Path) -> bool:
-    """Whether no process is at work in a folder, right now; what else may be wrong, a run tells."""
+    """Whether no process holds the lock of a folder; a run reports any other problem with it."""
     try:
-        with alone_in(folder):
+        with folder_lock(folder):
             return True
-    except SodapError as error:
-        return not str(error).startswith(ANOTHER)
+    except FolderBusyError:
+        return False
+    except SodapError:
+        return True
 
 
-def told(report: Report[Any]) -> str | None:
+def told(report: TaskResult[Any]) -> str | None:
     """Why a task failed, in one line; a fault of the program is written out beside its folder."""
     folder: Path = report.task.folder
     path = folder.with_name(f"{folder.name}.error.txt")
     if not report.trace:
         path.unlink(missing_ok=True)
-        return report.error
+        return None if report.error is None else str(report.error)
     write_bytes(path, report.trace.encode())
     return f"{report.error} (see {path})"
 

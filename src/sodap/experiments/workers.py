@@ -29,15 +29,15 @@ PATIENCE_S = 30
 
 
 @dataclass(frozen=True)
-class Report(Generic[T]):
+class TaskResult(Generic[T]):
     """How a task ended."""
 
     task: T
     result: Any = None
-    error: str | None = None
-    """One line; None if all went well."""
+    error: SodapError | None = None
+    """Why it failed; None if it succeeded."""
     trace: str = ""
-    """Where a fault of the program came up; empty for what a user can mend."""
+    """The traceback of a bug; empty for an error that a user can fix."""
 
 
 class _Worker(Generic[T]):
@@ -66,7 +66,7 @@ class _Worker(Generic[T]):
         with suppress(OSError):  # it may have died while it waited; `collect` finds out
             self.pipe.send(task)
 
-    def collect(self) -> Report[T]:
+    def collect(self) -> TaskResult[T]:
         """Called when there is an answer, or nobody who could give one."""
         assert self.task is not None
         task, self.task = self.task, None
@@ -74,15 +74,16 @@ class _Worker(Generic[T]):
             result, error, trace = self.pipe.recv()
         except (EOFError, OSError):
             self.process.join(PATIENCE_S)
-            return Report(task, error=f"the worker died ({_cause(self.process.exitcode)})")
-        return Report(task, result, error, trace)
+            cause = _cause(self.process.exitcode)
+            return TaskResult(task, error=SodapError(f"the worker died ({cause})"))
+        return TaskResult(task, result, error, trace)
 
     @property
     def alive(self) -> bool:
         return self.process.is_alive()
 
 
-def work_off(tasks: deque[T], work: Callable[[T], Any], jobs: int) -> Generator[Report[T]]:
+def work_off(tasks: deque[T], work: Callable[[T], Any], jobs: int) -> Generator[TaskResult[T]]:
     """Do all `tasks`, `jobs` at a time, and yield each report as it comes.
 
     `work` is called in the workers and must be importable there. Whoever reads the reports may
@@ -138,13 +139,17 @@ def _serve(pipe: connection.Connection[Any, Any], work: Callable[[Any], Any]) ->
         return  # asked to stop, or nobody is left to answer
 
 
-def _attempt(work: Callable[[Any], Any], task: Any) -> tuple[Any, str | None, str]:
+def _attempt(work: Callable[[Any], Any], task: Any) -> tuple[Any, SodapError | None, str]:
     try:
         return work(task), None, ""
     except SodapError as error:
-        return None, str(error), ""
+        # The parent can load the classes of `sodap.errors`, but not those of every other package.
+        known = next(
+            kind for kind in type(error).__mro__ if kind.__module__ == SodapError.__module__
+        )
+        return None, known(str(error)), ""
     except Exception as error:
-        return None, f"{type(error).__name__}: {error}", traceback.format_exc()
+        return None, SodapError(f"{type(error).__name__}: {error}"), traceback.format_exc()
 
 
 def stop_if_orphaned() -> None:

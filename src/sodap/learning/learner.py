@@ -16,7 +16,7 @@ from pydantic import BaseModel, Field, ValidationError
 from torch import Tensor
 
 from sodap.backbones import build_backbone
-from sodap.errors import SodapError
+from sodap.errors import SodapError, TrainingBrokeError
 from sodap.evaluation import (
     accuracy,
     confusion_matrix,
@@ -174,7 +174,7 @@ class Learner:
             self._forward = Forward(self.method, self.fabric, record=record)
         answers = self._forward.answers(split)
         if broken := answers.broken():
-            raise SodapError(f"training broke: {broken}")
+            raise TrainingBrokeError(f"training broke: {broken}")
         return Scores(confusion_matrix(split.labels, answers.classes, len(self.classes)), answers)
 
     @torch.inference_mode()

@@ -12,7 +12,7 @@ from typing import Any
 
 from lightning.fabric import Fabric
 
-from sodap.errors import SodapError
+from sodap.errors import TrainingBrokeError
 from sodap.evaluation import accuracy, confusion_matrix, macro_f1
 from sodap.learning.forward import EVALUATION_BATCH, Forward
 from sodap.learning.fusing import fused
@@ -76,7 +76,7 @@ def learn_stage(
         lost = steps.broken(trace)
         if broken := f"{', '.join(lost)} is no finite number" if lost else answers.broken():
             where = f"stage {stage.number}, epoch {epoch}"
-            raise SodapError(f"training broke in {where}: {broken}; a lower lr may help")
+            raise TrainingBrokeError(f"training broke in {where}: {broken}; a lower lr may help")
 
         matrix = confusion_matrix(stage.domain.val.labels, answers.classes, method.classes)
         score = macro_f1(matrix)
