@@ -27,9 +27,9 @@ from benchmarks.steps import CLASSES, make, seconds
 from sodap.backbones.vit import FrozenViT
 from sodap.experiments.environment import environment
 from sodap.storage import write_json
-from sodap.streams import Augmentation, Batches, Split, at_hand
-from sodap.streams.augment import PAPER
-from sodap.streams.cache import cache_bytes, decoded
+from sodap.streams import Augmentation, BatchLoader, Split, to_gpu_if_fits
+from sodap.streams.augment import PAPER_AUGMENTATION
+from sodap.streams.cache import cache_bytes, cached_images
 from sodap.streams.images import SUFFIXES
 
 BATCH = 64
@@ -136,7 +136,7 @@ def ours(images: Tensor, device: torch.device) -> dict[str, float]:
 
     def batches(prepare: Callable[[Tensor], Tensor]) -> Callable[[], Iterator[object]]:
         def epoch() -> Iterator[object]:
-            yield from Batches(split, BATCH, device, prepare, order)
+            yield from BatchLoader(split, BATCH, device, prepare, order)
             if device.type == "cuda":
                 torch.cuda.synchronize()
 
@@ -154,10 +154,10 @@ def ours(images: Tensor, device: torch.device) -> dict[str, float]:
     views = torch.Generator(device).manual_seed(0)
     stages = {
         "cache, flips": batches(augmented(FLIPS)),
-        "cache, flips and rotation": batches(augmented(PAPER)),
+        "cache, flips and rotation": batches(augmented(PAPER_AUGMENTATION)),
         "gather alone": batches(lambda batch: batch),
         "flips alone": alone(lambda batch: FLIPS(batch, views)),
-        "flips and rotation alone": alone(lambda batch: PAPER(batch, views)),
+        "flips and rotation alone": alone(lambda batch: PAPER_AUGMENTATION(batch, views)),
         "normalise alone": alone(normalise),
     }
     return {name: images_per_second(len(images), epoch) for name, epoch in stages.items()}
@@ -172,16 +172,16 @@ def waiting(images: Tensor, device: torch.device) -> dict[str, float]:
     """
     contender = make("residual-sodap", "deit_tiny", BATCH, device.type, image_size=images.shape[-1])
     method, step = contender.learner.method, contender.step
-    method.view = lambda batch, draws: PAPER(batch, draws, method.backbone.prepare)
+    method.view = lambda batch, draws: PAPER_AUGMENTATION(batch, draws, method.backbone.prepare)
     mapped = Split(images, torch.arange(len(images)) % len(CLASSES))
     homes = {"mapped": mapped}
     if device.type == "cuda":
-        (homes["on the GPU"],) = at_hand([mapped], device)
+        (homes["on the GPU"],) = to_gpu_if_fits([mapped], device)
     order = torch.Generator().manual_seed(0)
 
     def full_batches(split: Split) -> Iterator[tuple[Tensor, Tensor]]:
         while True:
-            batches = Batches(split, BATCH, device, order=order)
+            batches = BatchLoader(split, BATCH, device, order=order)
             yield from itertools.islice(batches, len(split) // BATCH)
 
     sources = {name: full_batches(split) for name, split in homes.items()}
@@ -228,7 +228,7 @@ def main() -> None:
             if not paths:
                 parser.error(f"there are no images below {asked.folder}")
         start = time.perf_counter()
-        images = decoded(paths, asked.size, folder=work / "cache")
+        images = cached_images(paths, asked.size, folder=work / "cache")
         rates = {"build the cache, once": len(paths) / (time.perf_counter() - start)}
         rates |= usual(paths, asked.size) | ours(images, torch.device(asked.device))
         # On a processor the step itself takes seconds: nothing could be seen beside it.

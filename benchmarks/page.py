@@ -41,7 +41,7 @@ the ratio to the sharp one says what the prompts themselves cost.
   the host waits once an epoch, for the answers to the validation images. Work is recorded while
   the GPU goes on with what it was given before. A domain that takes less than a quarter of the
   GPU's free memory is copied there once, the test images of all domains if they take less than a
-  tenth (`sodap.streams.batches.at_hand`).
+  tenth (`sodap.streams.batches.to_gpu_if_fits`).
 - **One shape.** The pool has a fixed capacity and routing one shape, whatever the number of
   stages (`sodap.prompting.segments.Segments`). A new stage compiles nothing.
 - **Products formed once a pass.** Memory, context, prompts and projections are multiplied out

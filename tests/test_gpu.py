@@ -19,8 +19,8 @@ from sodap.learning.trace import TraceBuffer
 from sodap.methods import method_names
 from sodap.prompting import entmax
 from sodap.recording import WARM_UP, CannotRecordError, Recorded
-from sodap.streams import Stream, at_hand
-from sodap.streams.augment import PAPER
+from sodap.streams import Stream, to_gpu_if_fits
+from sodap.streams.augment import PAPER_AUGMENTATION
 from tests.conftest import make_split, make_stream
 
 pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="no GPU here")
@@ -50,7 +50,9 @@ def test_recorded_steps_are_the_plain_ones(method: str) -> None:
     stream = make_stream(domains=2, count=100)  # six full batches and a rest
     found = []
     for record in (False, True):
-        training = TRAINING.model_copy(update={"record_steps": record, "augmentation": PAPER})
+        training = TRAINING.model_copy(
+            update={"record_steps": record, "augmentation": PAPER_AUGMENTATION}
+        )
         learner = Learner(
             stream.classes, method=method, training=training, device="cuda", precision="fp32"
         )
@@ -235,7 +237,7 @@ def test_images_live_on_the_gpu_where_they_fit(
     splits = [make_split(count, 3, 0.0, 7) for count in (8, 4)]
     needed = sum(split.images.nbytes for split in splits)
     monkeypatch.setattr(torch.cuda, "mem_get_info", lambda device: (10 * (needed - short), 0))
-    found = at_hand(splits, torch.device("cuda"), share=0.1)
+    found = to_gpu_if_fits(splits, torch.device("cuda"), share=0.1)
     assert [split.images.is_cuda for split in found] == [not short] * 2
     for ours, theirs in zip(found, splits, strict=True):
         assert torch.equal(ours.images.cpu(), theirs.images)

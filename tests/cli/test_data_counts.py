@@ -9,7 +9,7 @@ import pytest
 from rich.console import Console
 
 from sodap.cli import data
-from sodap.streams.check import Report
+from sodap.streams.check import CheckResult
 from sodap.streams.splits import SPLITS
 
 LARGE = 123_456
@@ -29,7 +29,7 @@ def printed(
     }
     counts[domains[0], "train"][classes[0]] = LARGE
     monkeypatch.setattr(data, "console", Console(width=80))
-    data.show_report(Report("mine", classes, counts, (), (), ()))
+    data.show_result(CheckResult("mine", classes, counts, (), (), ()))
     lines = capsys.readouterr().out.splitlines()
     assert all(len(line) <= 80 for line in lines)
     split = [[cell.strip() for cell in re.split("[│┃]", line)[1:-1]] for line in lines]

@@ -11,7 +11,7 @@ import torch
 from sodap.learning import Learner, Training, learner, loop
 from sodap.learning.forward import Forward
 from sodap.learning.trace import TraceBuffer
-from sodap.streams import Batches, Split, Stream
+from sodap.streams import BatchLoader, Split, Stream
 
 TRAINING = Training(epochs=2, patience=2, batch_size=16)
 
@@ -48,14 +48,14 @@ def test_a_stage_looks_at_images_that_lie_at_hand(
         home.extend(Split(each.images.clone(), each.labels) for each in splits)
         return home
 
-    class Watched(Batches):
+    class Watched(BatchLoader):
         def __init__(self, split: Split, *given: Any, **named: Any) -> None:
             read.append(split)
             super().__init__(split, *given, **named)
 
-    monkeypatch.setattr(learner, "at_hand", brought)
-    monkeypatch.setattr(loop, "Batches", Watched)
-    monkeypatch.setattr("sodap.learning.forward.Batches", Watched)
+    monkeypatch.setattr(learner, "to_gpu_if_fits", brought)
+    monkeypatch.setattr(loop, "BatchLoader", Watched)
+    monkeypatch.setattr("sodap.learning.forward.BatchLoader", Watched)
     Learner(stripes.classes, method=method, training=TRAINING, device="cpu").learn(
         stripes.domains[0]
     )

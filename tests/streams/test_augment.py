@@ -13,7 +13,7 @@ from torchvision.transforms import InterpolationMode
 from torchvision.transforms import functional as oracle
 
 from sodap.streams import Augmentation
-from sodap.streams.augment import _DRAWS, PAPER
+from sodap.streams.augment import _DRAWS, PAPER_AUGMENTATION
 
 EVERYTHING = Augmentation(
     hflip=True,
@@ -158,7 +158,12 @@ def test_nothing_changes_nothing() -> None:
 def test_the_images_stay_as_they_are() -> None:
     images = batch()
     before = images.clone()
-    for what in (EVERYTHING, PAPER, Augmentation(hflip=True), Augmentation(brightness=0.5)):
+    for what in (
+        EVERYTHING,
+        PAPER_AUGMENTATION,
+        Augmentation(hflip=True),
+        Augmentation(brightness=0.5),
+    ):
         what(images, generator())
         assert torch.equal(images, before)
 
@@ -179,7 +184,12 @@ def test_other_images_and_settings_change_no_draw() -> None:
     torch.testing.assert_close(flips / 255, turned, atol=1e-3, rtol=0)
 
 
-WHATS = [EVERYTHING, PAPER, Augmentation(hflip=True, vflip=True), Augmentation(contrast=0.5)]
+WHATS = [
+    EVERYTHING,
+    PAPER_AUGMENTATION,
+    Augmentation(hflip=True, vflip=True),
+    Augmentation(contrast=0.5),
+]
 
 
 @pytest.mark.parametrize("block", [1, 300, 10**6])
@@ -254,7 +264,7 @@ def test_views_are_images(what: Augmentation, count: int, side: int, plain: int 
 
 
 def test_the_papers_preset_and_its_limits() -> None:
-    assert Augmentation(hflip=True, vflip=True, rotate=8) == PAPER
+    assert Augmentation(hflip=True, vflip=True, rotate=8) == PAPER_AUGMENTATION
     for wrong in ({"zoom": 0}, {"zoom": 1.1}, {"rotate": 181}, {"contrast": -0.1}, {"blur": 1}):
         with pytest.raises(ValidationError):
             Augmentation(**wrong)

@@ -22,7 +22,7 @@ from PIL import Image
 from sodap.errors import SodapError
 from sodap.streams import Split, Stream, load_stream
 from sodap.streams import cache as module
-from sodap.streams.cache import _Cache, cache_bytes, cache_folder, clear_cache, decoded
+from sodap.streams.cache import _Cache, cache_bytes, cache_folder, cached_images, clear_cache
 from sodap.streams.images import decode_image, read_images
 
 COUNT, SIZE = 11, 12
@@ -80,9 +80,9 @@ def test_a_hit_is_what_decoding_gives(
 ) -> None:
     decodes = Decodes(monkeypatch)
     plain = read_images(paths, SIZE)
-    first = decoded(paths, SIZE, folder=folder)
+    first = cached_images(paths, SIZE, folder=folder)
     assert decodes.count == COUNT
-    again = decoded(paths, SIZE, folder=folder)
+    again = cached_images(paths, SIZE, folder=folder)
     assert decodes.count == COUNT
     for images in (first, again):
         assert torch.equal(images, plain)
@@ -90,21 +90,21 @@ def test_a_hit_is_what_decoding_gives(
         assert len(Split(images, torch.zeros(COUNT, dtype=torch.int64))) == COUNT
     assert names(folder) == [".images", ".json", ".lock"]
     assert the(folder, "images").stat().st_size == cache_bytes(COUNT, SIZE) == COUNT * 3 * 144
-    padded = decoded(paths, SIZE, fit="pad", folder=folder)
+    padded = cached_images(paths, SIZE, fit="pad", folder=folder)
     assert torch.equal(padded, read_images(paths, SIZE, "pad"))
 
 
 def test_progress_workers_doubles_and_nothing(paths: list[Path], folder: Path) -> None:
     told: list[tuple[int, int]] = []
     twice = [*paths, *paths[:2], paths[0]]
-    images = decoded(
+    images = cached_images(
         twice, SIZE, folder=folder, on_progress=lambda *done: told.append(done), workers=3
     )
     assert torch.equal(images, read_images(twice, SIZE))
     assert told[0] == (0, len(twice))
     assert told[-1] == (len(twice), len(twice))
     assert told == sorted(told)
-    assert decoded([], SIZE, folder=folder).shape == (0, 3, SIZE, SIZE)
+    assert cached_images([], SIZE, folder=folder).shape == (0, 3, SIZE, SIZE)
 
 
 def test_where_caches_are(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -118,11 +118,11 @@ def test_where_caches_are(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_the_file_is_never_written_through(paths: list[Path], folder: Path) -> None:
-    images = decoded(paths, SIZE, folder=folder)
+    images = cached_images(paths, SIZE, folder=folder)
     before = images.clone()
     images.fill_(7)
     assert (images == 7).all()
-    assert torch.equal(decoded(paths, SIZE, folder=folder, verify=True), before)
+    assert torch.equal(cached_images(paths, SIZE, folder=folder, verify=True), before)
     assert not the(folder, "images").stat().st_mode & 0o222
 
 
@@ -235,9 +235,9 @@ def test_a_relative_path_is_the_same_file(
 
 
 def test_a_changed_file_is_read_anew(paths: list[Path], folder: Path) -> None:
-    before = decoded(paths, SIZE, folder=folder)
+    before = cached_images(paths, SIZE, folder=folder)
     Image.new("RGB", (20, 16), "red").save(paths[3])
-    after = decoded(paths, SIZE, folder=folder)
+    after = cached_images(paths, SIZE, folder=folder)
     assert torch.equal(after, read_images(paths, SIZE))
     assert not torch.equal(after[3], before[3])
 
@@ -251,7 +251,7 @@ def test_a_file_that_changes_while_it_is_read(
 
     monkeypatch.setattr(module, "read_file", meddle)
     with pytest.raises(SodapError, match=r"3\.png was changed while it was being read"):
-        decoded(paths, SIZE, folder=folder)
+        cached_images(paths, SIZE, folder=folder)
 
 
 # What was decoded once is copied
@@ -260,30 +260,30 @@ def test_a_file_that_changes_while_it_is_read(
 def test_another_list_of_the_same_files_is_not_decoded(
     paths: list[Path], folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    decoded(paths, SIZE, folder=folder)
+    cached_images(paths, SIZE, folder=folder)
     decodes = Decodes(monkeypatch)
     shuffled = [paths[i] for i in np.random.default_rng(1).permutation(COUNT)]
     for others in (shuffled, shuffled[3:], [*paths, paths[0]]):
-        assert torch.equal(decoded(others, SIZE, folder=folder), read_images(others, SIZE))
+        assert torch.equal(cached_images(others, SIZE, folder=folder), read_images(others, SIZE))
     assert decodes.count == 0
     assert len(list(folder.glob("*.images"))) == 4
-    decoded(shuffled, SIZE, folder=folder, verify=True)
+    cached_images(shuffled, SIZE, folder=folder, verify=True)
     assert decodes.count == 0
 
 
 def test_only_new_files_are_decoded(
     paths: list[Path], folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    decoded(paths, SIZE, folder=folder)
+    cached_images(paths, SIZE, folder=folder)
     decodes = Decodes(monkeypatch)
     moved = paths[0].parent.rename(tmp_path / "moved")
     Image.new("RGB", (20, 16), "red").save(moved / "new.png")
     there = [moved / "new.png", *(moved / path.name for path in paths)]
-    assert torch.equal(decoded(there, SIZE, folder=folder), read_images(there, SIZE))
+    assert torch.equal(cached_images(there, SIZE, folder=folder), read_images(there, SIZE))
     assert decodes.count == 1
     for size, fit in ((SIZE + 1, "crop"), (SIZE, "pad")):
         before = decodes.count
-        found = decoded(there, size, fit=fit, folder=folder)  # type: ignore[arg-type]
+        found = cached_images(there, size, fit=fit, folder=folder)  # type: ignore[arg-type]
         assert torch.equal(found, read_images(there, size, fit))  # type: ignore[arg-type]
         assert decodes.count == before + len(there)
 
@@ -312,10 +312,10 @@ def images_by_path(stream: Stream) -> dict[str, bytes]:
 def test_damage_is_not_copied(
     paths: list[Path], folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    plain = decoded(paths, SIZE, folder=folder).clone()
+    plain = cached_images(paths, SIZE, folder=folder).clone()
     flip_byte(the(folder, "images"), cache_bytes(3, SIZE) + 7)
     decodes = Decodes(monkeypatch)
-    assert torch.equal(decoded(paths[::-1], SIZE, folder=folder), plain.flip(0))
+    assert torch.equal(cached_images(paths[::-1], SIZE, folder=folder), plain.flip(0))
     assert decodes.count == 1
 
 
@@ -323,28 +323,28 @@ def test_damage_is_not_copied(
 def test_other_files_beside_a_cache_do_no_harm(
     paths: list[Path], folder: Path, content: bytes | None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    plain = decoded(paths, SIZE, folder=folder).clone()
+    plain = cached_images(paths, SIZE, folder=folder).clone()
     if content is None:
         the(folder, "json").unlink()
     else:
         the(folder, "json").write_bytes(content)
     (folder / "mine.images").mkdir()
     decodes = Decodes(monkeypatch)
-    assert torch.equal(decoded(paths[::-1], SIZE, folder=folder), plain.flip(0))
+    assert torch.equal(cached_images(paths[::-1], SIZE, folder=folder), plain.flip(0))
     assert decodes.count == COUNT
 
 
 def test_a_cache_that_is_deleted_while_it_is_copied_from(
     paths: list[Path], folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    plain = decoded(paths, SIZE, folder=folder).clone()
+    plain = cached_images(paths, SIZE, folder=folder).clone()
     decodes = Decodes(monkeypatch)
 
     def delete(done: int, _: int) -> None:
         if done == 0:
             the(folder, "images").unlink()
 
-    found = decoded(paths[::-1], SIZE, folder=folder, on_progress=delete)
+    found = cached_images(paths[::-1], SIZE, folder=folder, on_progress=delete)
     assert torch.equal(found, plain.flip(0))
     assert decodes.count == COUNT
 
@@ -356,9 +356,9 @@ def test_a_cache_that_is_deleted_while_it_is_copied_from(
 def test_damage_in_the_places_looked_at_is_mended(
     paths: list[Path], folder: Path, where: int
 ) -> None:
-    plain = decoded(paths, SIZE, folder=folder).clone()
+    plain = cached_images(paths, SIZE, folder=folder).clone()
     flip_byte(the(folder, "images"), where)
-    assert torch.equal(decoded(paths, SIZE, folder=folder), plain)
+    assert torch.equal(cached_images(paths, SIZE, folder=folder), plain)
 
 
 def flip_byte(path: Path, where: int) -> None:
@@ -369,10 +369,10 @@ def flip_byte(path: Path, where: int) -> None:
 
 
 def test_damage_anywhere_is_mended_on_request(paths: list[Path], folder: Path) -> None:
-    plain = decoded(paths, SIZE, folder=folder).clone()
+    plain = cached_images(paths, SIZE, folder=folder).clone()
     for image in range(COUNT):
         flip_byte(the(folder, "images"), cache_bytes(image, SIZE) + 5)
-        assert torch.equal(decoded(paths, SIZE, folder=folder, verify=True), plain)
+        assert torch.equal(cached_images(paths, SIZE, folder=folder, verify=True), plain)
 
 
 @pytest.mark.parametrize(
@@ -380,27 +380,27 @@ def test_damage_anywhere_is_mended_on_request(paths: list[Path], folder: Path) -
     [b"", b"{}", b"[]", b'{"images": 3}', b'{"images": [[1, 2]]}', b'{"images": {}}', b"\xff\xfe"],
 )
 def test_damaged_checksums_are_made_anew(paths: list[Path], folder: Path, content: bytes) -> None:
-    plain = decoded(paths, SIZE, folder=folder).clone()
+    plain = cached_images(paths, SIZE, folder=folder).clone()
     the(folder, "json").write_bytes(content)
-    assert torch.equal(decoded(paths, SIZE, folder=folder), plain)
+    assert torch.equal(cached_images(paths, SIZE, folder=folder), plain)
     assert len(json.loads(the(folder, "json").read_text("utf-8"))["images"]) == COUNT
 
 
 def test_a_cache_that_is_cut_short_is_made_anew(paths: list[Path], folder: Path) -> None:
-    plain = decoded(paths, SIZE, folder=folder).clone()
+    plain = cached_images(paths, SIZE, folder=folder).clone()
     the(folder, "images").chmod(0o644)
     os.truncate(the(folder, "images"), 100)
-    assert torch.equal(decoded(paths, SIZE, folder=folder), plain)
+    assert torch.equal(cached_images(paths, SIZE, folder=folder), plain)
 
 
 def test_verify_finds_an_edit_that_left_no_trace(
     paths: list[Path], folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(module, "_stamp", lambda path: (0, 0, 0))
-    before = decoded(paths, SIZE, folder=folder).clone()
+    before = cached_images(paths, SIZE, folder=folder).clone()
     Image.new("RGB", (20, 16), "red").save(paths[3])
-    assert torch.equal(decoded(paths, SIZE, folder=folder), before)
-    after = decoded(paths, SIZE, folder=folder, verify=True)
+    assert torch.equal(cached_images(paths, SIZE, folder=folder), before)
+    after = cached_images(paths, SIZE, folder=folder, verify=True)
     assert torch.equal(after, read_images(paths, SIZE))
     assert not torch.equal(after, before)
 
@@ -439,7 +439,7 @@ elif point == "before the rename":
 elif point == "before the end":
     Path.unlink = lambda path, missing_ok=False: path.suffix == ".journal" and die()
 paths = [Path(images) / f"{n}.png" for n in range(len(list(Path(images).iterdir())))]
-cache.decoded(paths, int(size), folder=Path(folder), on_progress=globals().get("progress"))
+cache.cached_images(paths, int(size), folder=Path(folder), on_progress=globals().get("progress"))
 print("done")
 """
 
@@ -474,7 +474,7 @@ def test_killed_and_resumed(
     assert process.returncode == -signal.SIGKILL
     done = len(the(folder, "journal").read_bytes().splitlines())
     decodes = Decodes(monkeypatch)
-    images = decoded(paths, SIZE, folder=folder)
+    images = cached_images(paths, SIZE, folder=folder)
     assert torch.equal(images, read_images(paths, SIZE))
     assert the(folder, "images").read_bytes() == images.numpy().tobytes()
     assert decodes.count <= COUNT - 2 * done + 1  # the last chunk may be the one of a single image
@@ -492,7 +492,7 @@ def test_a_torn_journal_and_a_damaged_image(
             raise KeyboardInterrupt
 
     with pytest.raises(KeyboardInterrupt):
-        decoded(paths, SIZE, folder=folder, on_progress=stop, workers=1)
+        cached_images(paths, SIZE, folder=folder, on_progress=stop, workers=1)
     journal = the(folder, "journal")
     lines = journal.read_bytes().splitlines(keepends=True)
     assert len(lines) == 4
@@ -501,10 +501,10 @@ def test_a_torn_journal_and_a_damaged_image(
     with the(folder, "partial").open("r+b") as file:
         file.write(b"damage in the first image")
     decodes = Decodes(monkeypatch)
-    images = decoded(paths, SIZE, folder=folder)
+    images = cached_images(paths, SIZE, folder=folder)
     assert torch.equal(images, read_images(paths, SIZE))
     assert decodes.count == COUNT - 5
-    assert torch.equal(decoded(paths, SIZE, folder=folder, verify=True), images)
+    assert torch.equal(cached_images(paths, SIZE, folder=folder, verify=True), images)
 
 
 def test_an_unreadable_image_is_named_and_the_rest_is_kept(
@@ -515,35 +515,35 @@ def test_an_unreadable_image_is_named_and_the_rest_is_kept(
 
     monkeypatch.setattr(module, "decode_image", fail)
     with pytest.raises(SodapError, match=r"7\.png cannot be read as an image: the file is empty"):
-        decoded(paths, SIZE, folder=folder, workers=1)
+        cached_images(paths, SIZE, folder=folder, workers=1)
     assert names(folder) == [".journal", ".lock", ".partial"]
     monkeypatch.setattr(module, "decode_image", decode_image)
     decodes = Decodes(monkeypatch)
-    assert torch.equal(decoded(paths, SIZE, folder=folder), read_images(paths, SIZE))
+    assert torch.equal(cached_images(paths, SIZE, folder=folder), read_images(paths, SIZE))
     assert decodes.count < COUNT
 
 
 def test_a_missing_image(paths: list[Path], folder: Path) -> None:
     paths[2].unlink()
     with pytest.raises(SodapError, match=r"there is no image at .*2\.png"):
-        decoded(paths, SIZE, folder=folder)
+        cached_images(paths, SIZE, folder=folder)
     with pytest.raises(SodapError, match=r"there is no image at .*/2\\x00\.png"):
-        decoded([paths[2].with_name("2\0.png")], SIZE, folder=folder)
+        cached_images([paths[2].with_name("2\0.png")], SIZE, folder=folder)
 
 
 def test_names_that_are_no_text(paths: list[Path], folder: Path) -> None:
     for number, name in ((2, b"M\xfcller.png"), (5, b"no.suff\xfcx")):
         paths[number] = paths[number].rename(paths[number].with_name(os.fsdecode(name)))
-    images = decoded(paths, SIZE, folder=folder)
+    images = cached_images(paths, SIZE, folder=folder)
     assert torch.equal(images, read_images(paths, SIZE))
-    assert torch.equal(decoded(paths, SIZE, folder=folder, verify=True), images)
+    assert torch.equal(cached_images(paths, SIZE, folder=folder, verify=True), images)
 
 
 @pytest.mark.parametrize("umask", [0o077, 0o027, 0o022])
 def test_the_umask_says_who_may_read(paths: list[Path], folder: Path, umask: int) -> None:
     before = os.umask(umask)
     try:
-        decoded(paths, SIZE, folder=folder)
+        cached_images(paths, SIZE, folder=folder)
     finally:
         os.umask(before)
     assert the(folder, "images").stat().st_mode & 0o777 == 0o444 & ~umask
@@ -554,7 +554,7 @@ def test_the_umask_says_who_may_read(paths: list[Path], folder: Path, umask: int
 
 
 def test_what_a_killed_writer_left_is_deleted(paths: list[Path], folder: Path) -> None:
-    decoded(paths, SIZE, folder=folder)
+    cached_images(paths, SIZE, folder=folder)
     key = the(folder, "images").stem
     for name in (f".{key}.json.0a1b2c3d.tmp", f".{'0' * 40}.journal.x_y2z3ab.tmp"):
         (folder / name).write_bytes(b"x" * 1000)
@@ -586,7 +586,7 @@ def test_two_processes_at_once(paths: list[Path], folder: Path) -> None:
     children = [child(folder, paths, "never") for _ in range(3)]
     assert [c.communicate(timeout=60)[0] for c in children] == ["done\n"] * 3
     assert names(folder) == [".images", ".json", ".lock"]
-    assert torch.equal(decoded(paths, SIZE, folder=folder), read_images(paths, SIZE))
+    assert torch.equal(cached_images(paths, SIZE, folder=folder), read_images(paths, SIZE))
 
 
 def test_one_builds_and_the_others_wait(
@@ -595,7 +595,7 @@ def test_one_builds_and_the_others_wait(
     decodes = Decodes(monkeypatch)
     results: list[torch.Tensor] = []
     threads = [
-        threading.Thread(target=lambda: results.append(decoded(paths, SIZE, folder=folder)))
+        threading.Thread(target=lambda: results.append(cached_images(paths, SIZE, folder=folder)))
         for _ in range(4)
     ]
     for thread in threads:
@@ -615,7 +615,7 @@ def test_a_full_disk_is_seen_before_anything_is_written(
 ) -> None:
     monkeypatch.setattr(shutil, "disk_usage", lambda _: SimpleNamespace(free=300_000))
     with pytest.raises(SodapError, match=r"11 images needs 1\.3 MB, only 0\.3 MB is free at"):
-        decoded(paths, 200, folder=folder)
+        cached_images(paths, 200, folder=folder)
     assert the(folder, "partial").stat().st_size == 0
 
 
@@ -631,15 +631,15 @@ def test_a_disk_that_fills_up_while_writing(
 
     monkeypatch.setattr(os, "pwrite", full)
     with pytest.raises(SodapError, match="No space left on device; set SODAP_CACHE"):
-        decoded(paths, SIZE, folder=folder)
+        cached_images(paths, SIZE, folder=folder)
     monkeypatch.setattr(os, "pwrite", real)
-    assert torch.equal(decoded(paths, SIZE, folder=folder), read_images(paths, SIZE))
+    assert torch.equal(cached_images(paths, SIZE, folder=folder), read_images(paths, SIZE))
 
 
 def test_a_place_that_is_no_folder(paths: list[Path], tmp_path: Path) -> None:
     (tmp_path / "file").write_text("in the way")
     with pytest.raises(SodapError, match=r"cannot make a cache of images at .*: Not a directory"):
-        decoded(paths, SIZE, folder=tmp_path / "file" / "cache")
+        cached_images(paths, SIZE, folder=tmp_path / "file" / "cache")
 
 
 # Real files
@@ -652,5 +652,5 @@ def test_real_images(shared: Path, folder: Path) -> None:
             paths += sorted(p for p in source.rglob("*") if p.suffix in (".jpg", ".png"))[:6]
     assert len(paths) >= 36
     plain = read_images(paths, 64)
-    assert torch.equal(decoded(paths, 64, folder=folder), plain)
-    assert torch.equal(decoded(paths, 64, folder=folder, verify=True), plain)
+    assert torch.equal(cached_images(paths, 64, folder=folder), plain)
+    assert torch.equal(cached_images(paths, 64, folder=folder, verify=True), plain)

@@ -18,13 +18,13 @@ from sodap.streams.splits import (
     SPLITS,
     SplitRow,
     apply_splits,
+    assign_splits,
     given_splits,
     match_list,
     read_list_rows,
     read_paper_lists,
     read_splits,
     relative,
-    split,
     undersample,
     write_splits,
 )
@@ -60,7 +60,9 @@ def unit(one: Item) -> str:
 @given(collections(), st.integers(0, 3))
 def test_no_group_is_on_two_sides(items: list[Item], seed: int) -> None:
     sides = defaultdict(set)
-    for one, kind in zip(items, split(items, EIGHT_ONE_ONE, seed, grouped=True), strict=True):
+    for one, kind in zip(
+        items, assign_splits(items, EIGHT_ONE_ONE, seed, grouped=True), strict=True
+    ):
         sides[unit(one)].add(kind)
     assert all(len(kinds) == 1 for kinds in sides.values())
 
@@ -71,7 +73,7 @@ def test_the_deal_does_not_depend_on_the_order(
     items: list[Item], grouped: bool, shuffle: random.Random
 ) -> None:
     def deal(each: list[Item]) -> dict[Path, str]:
-        kinds = split(each, EIGHT_ONE_ONE, 7, grouped=grouped, root=ROOT)
+        kinds = assign_splits(each, EIGHT_ONE_ONE, 7, grouped=grouped, root=ROOT)
         return {one.path: kind for one, kind in zip(each, kinds, strict=True)}
 
     mixed = items.copy()
@@ -89,7 +91,7 @@ def test_every_class_has_its_share(
     items: list[Item], fractions: tuple[float, float, float], seed: int
 ) -> None:
     """Within one group of its share, where a share is a group or more; present where it can be."""
-    kinds = split(items, fractions, seed, grouped=True)
+    kinds = assign_splits(items, fractions, seed, grouped=True)
     for label in {one.label for one in items}:
         sizes = Counter(unit(one) for one in items if one.label == label)
         total, largest = sum(sizes.values()), max(sizes.values())
@@ -106,23 +108,25 @@ def test_every_class_has_its_share(
 
 def test_the_deal_is_this_one_on_every_machine() -> None:
     items = [item(f"{index:02}.png", "ab"[index % 2], f"g{index // 3}") for index in range(30)]
-    kinds = split(items, (6, 2, 2), 0, grouped=True, root=ROOT)
+    kinds = assign_splits(items, (6, 2, 2), 0, grouped=True, root=ROOT)
     assert " ".join(kinds[::3]) == "train train train val train test test train val train"
-    other = split(items, (6, 2, 2), 1, grouped=True, root=ROOT)
+    other = assign_splits(items, (6, 2, 2), 1, grouped=True, root=ROOT)
     assert other != kinds
 
 
 def test_a_move_of_the_folder_changes_nothing() -> None:
     here = [item(f"{index}.png") for index in range(40)]
     there = [Item(Path("/mnt/disk") / one.path, one.label, one.original) for one in here]
-    one = split(here, EIGHT_ONE_ONE, 0, grouped=False, root=ROOT)
-    assert one == split(there, EIGHT_ONE_ONE, 0, grouped=False, root=Path("/mnt/disk") / ROOT)
+    one = assign_splits(here, EIGHT_ONE_ONE, 0, grouped=False, root=ROOT)
+    assert one == assign_splits(
+        there, EIGHT_ONE_ONE, 0, grouped=False, root=Path("/mnt/disk") / ROOT
+    )
 
 
 def test_too_few_groups_train_first_then_test() -> None:
-    alone = split([item("1.png")], EIGHT_ONE_ONE, 0, grouped=True)
+    alone = assign_splits([item("1.png")], EIGHT_ONE_ONE, 0, grouped=True)
     assert alone == ["train"]
-    two = split([item("1.png"), item("2.png")], EIGHT_ONE_ONE, 0, grouped=True)
+    two = assign_splits([item("1.png"), item("2.png")], EIGHT_ONE_ONE, 0, grouped=True)
     assert sorted(two) == ["test", "train"]
 
 
@@ -135,7 +139,7 @@ def test_mixed_groups_keep_the_shares_of_a_rare_class() -> None:
         for patient in range(400)
         for shot in range(4)
     ]
-    kinds = split(items, EIGHT_ONE_ONE, 0, grouped=True)
+    kinds = assign_splits(items, EIGHT_ONE_ONE, 0, grouped=True)
     found = Counter(k for one, k in zip(items, kinds, strict=True) if one.label == "rare")
     assert abs(found["val"] - 8) <= 2
     assert abs(found["test"] - 8) <= 2
@@ -144,7 +148,7 @@ def test_mixed_groups_keep_the_shares_of_a_rare_class() -> None:
 @pytest.mark.parametrize("fractions", [(0, 1, 1), (-1, 1, 1), (1, -1, 1)])
 def test_impossible_shares(fractions: tuple[float, float, float]) -> None:
     with pytest.raises(SodapError, match="three numbers"):
-        split([item("1.png")], fractions, 0, grouped=False)
+        assign_splits([item("1.png")], fractions, 0, grouped=False)
 
 
 def test_given_splits() -> None:
@@ -203,7 +207,7 @@ STRANGE = os.fsdecode(b"M\xfcller, Jos\xe9.png")
 
 def test_names_that_are_no_text_are_dealt_saved_and_found_again(tmp_path: Path) -> None:
     items = [item(name) for name in (STRANGE, "M\u00fcller.png", *map(str, range(20)))]
-    kinds = split(items, (8, 1, 1), 0, grouped=False, root=ROOT)
+    kinds = assign_splits(items, (8, 1, 1), 0, grouped=False, root=ROOT)
     assert Counter(kinds) == {"train": 18, "val": 2, "test": 2}
     assert len(undersample(items, {"a": 5}, 0, root=ROOT)) == 5
     rows = [

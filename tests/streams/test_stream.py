@@ -9,7 +9,7 @@ from PIL import Image
 
 from sodap.errors import SodapError
 from sodap.streams import (
-    Batches,
+    BatchLoader,
     Domain,
     MissingClassWarning,
     Split,
@@ -88,7 +88,7 @@ def test_every_registered_stream_is_sound(name: str) -> None:
 def test_batches_cover_a_split_once(stripes: Stream) -> None:
     split = stripes.domains[0].train
     order = torch.Generator().manual_seed(1)
-    batches = Batches(split, 7, torch.device("cpu"), lambda images: images, order)
+    batches = BatchLoader(split, 7, torch.device("cpu"), lambda images: images, order)
     first, again = list(batches), list(batches)
     assert len(batches) == len(first) == 4
     assert all(torch.equal(a[0], b[0]) for a, b in zip(first, again, strict=True))

@@ -17,7 +17,7 @@ from rich.table import Table
 from sodap.errors import SodapError
 
 if TYPE_CHECKING:  # heavy imports wait inside the commands
-    from sodap.streams.check import Report
+    from sodap.streams.check import CheckResult
     from sodap.streams.plans import Plan
 
 app = typer.Typer(
@@ -128,18 +128,18 @@ def check(
         plan = _plan(stream, data, lists, splits, seed)
     with Progress(console=console, transient=True, disable=not console.is_terminal) as progress:
         task = progress.add_task("reading images", total=None)
-        report = check_plan(
+        result = check_plan(
             plan, lambda done, total: progress.update(task, completed=done, total=total)
         )
-    report = replace(report, warnings=tuple(warned))
-    write_bytes(out / "check.html", check_page(report).encode(errors="backslashreplace"))
-    write_json(out / "check.json", report.to_json())
+    result = replace(result, warnings=tuple(warned))
+    write_bytes(out / "check.html", check_page(result).encode(errors="backslashreplace"))
+    write_json(out / "check.json", result.to_json())
     write_splits(out / "splits.csv", plan.rows())
-    show_report(report)
+    show_result(result)
     _say(f"All of it: {escape(str(out / 'check.html'))}, check.json and splits.csv")
-    if report.leaks:
+    if result.leaks:
         raise typer.Exit(1)
-    if report.obstacles and not report.without_images:
+    if result.obstacles and not result.without_images:
         raise typer.Exit(2)
 
 
@@ -183,50 +183,50 @@ def _plan(
     return make_plan(stream, data=data, split_seed=seed, splits=str(given) if given else None)
 
 
-def show_report(report: Report) -> None:
+def show_result(result: CheckResult) -> None:
     """The counts as a table, then a line for all else."""
-    from sodap.streams.check.report import KINDS
+    from sodap.streams.check.result import KINDS
 
-    console.print(_counts(report))
-    for kind, places in report.twin_counts().items():
+    console.print(_counts(result))
+    for kind, places in result.twin_counts().items():
         if places:
             where = ", ".join(f"{count} {place}" for place, count in places.items())
             _say(f"more than once, {KINDS[kind]}: {where}")
     for found, one, several in (
-        (report.conflicts, "picture with two labels", "pictures with two labels"),
-        (report.unreadable, "unreadable file", "unreadable files"),
-        (report.tiny, "tiny image", "tiny images"),
+        (result.conflicts, "picture with two labels", "pictures with two labels"),
+        (result.unreadable, "unreadable file", "unreadable files"),
+        (result.tiny, "tiny image", "tiny images"),
     ):
         if found:
             _say(f"{len(found)} {one if len(found) == 1 else several}")
-    for line in (*report.differences, *report.missing):
+    for line in (*result.differences, *result.missing):
         _say(escape(line))
-    if report.without_images:
-        _say(f"no images here, lists alone: {escape(', '.join(report.without_images))}")
-    for obstacle in report.obstacles:
+    if result.without_images:
+        _say(f"no images here, lists alone: {escape(', '.join(result.without_images))}")
+    for obstacle in result.obstacles:
         _say(f"[bold red]cannot be learned:[/] {escape(obstacle)}")
-    for leak in report.leaks:
+    for leak in result.leaks:
         _say(f"[bold red]leak:[/] {escape(str(leak))}")
-    if not report.leaks:
+    if not result.leaks:
         # Green would promise what nobody has looked at.
-        colour = "green" if report.all_checked else "yellow"
-        _say(f"[{colour}]{escape(report.verdict)}[/]")
-    elif report.unchecked:
-        _say(escape(report.unchecked))
+        colour = "green" if result.all_checked else "yellow"
+        _say(f"[{colour}]{escape(result.verdict)}[/]")
+    elif result.unchecked:
+        _say(escape(result.unchecked))
 
 
-def _counts(report: Report) -> Table:
+def _counts(result: CheckResult) -> Table:
     """A line a class: the table is as narrow with fifty classes as with two."""
     from sodap.streams.splits import SPLITS
 
-    table = Table(title=escape(f"{report.name}: images"), title_justify="left")
+    table = Table(title=escape(f"{result.name}: images"), title_justify="left")
     for name in ("domain", "class"):
         table.add_column(name, overflow="fold")
     for name in (*SPLITS, "all"):
         table.add_column(name, justify="right", no_wrap=True)
-    for domain in dict.fromkeys(domain for domain, _ in report.counts):
-        splits = [report.counts[domain, kind] for kind in SPLITS]
-        lines = [(label, [found[label] for found in splits]) for label in report.classes]
+    for domain in dict.fromkeys(domain for domain, _ in result.counts):
+        splits = [result.counts[domain, kind] for kind in SPLITS]
+        lines = [(label, [found[label] for found in splits]) for label in result.classes]
         lines.append(("all", [found.total() for found in splits]))
         for number, (label, counts) in enumerate(lines):
             cells = map(str, (*counts, sum(counts)))

@@ -33,7 +33,7 @@ from sodap.experiments.observer import Observer
 from sodap.experiments.writer import Writer
 from sodap.learning import Learner, StageProgress, Training
 from sodap.storage import folder_lock, is_left_over, read_json, sweep, write_json
-from sodap.streams import Stage, Stream, at_hand, load_stream, union
+from sodap.streams import Stage, Stream, load_stream, to_gpu_if_fits, union
 from sodap.streams.splits import write_splits
 
 SPLITS = "splits.csv"
@@ -141,7 +141,7 @@ class _Run:
             precision=config.precision,
         )
         tests = [domain.test for domain in stream.tested]
-        tests = at_hand(tests, self.learner.fabric.device, share=TESTS_AT_HAND)
+        tests = to_gpu_if_fits(tests, self.learner.fabric.device, share=TESTS_AT_HAND)
         self.tested = [replace(d, test=test) for d, test in zip(stream.tested, tests, strict=True)]
         self.environments = [environment(type(self.learner.method))]
         """What this run has run in, the present one last."""

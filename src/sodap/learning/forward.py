@@ -14,7 +14,7 @@ from sodap.learning.fusing import fused
 from sodap.learning.precision import tensor_cores
 from sodap.methods import Method
 from sodap.recording import Recorded, filled
-from sodap.streams import Batches, Split
+from sodap.streams import BatchLoader, Split
 
 EVALUATION_BATCH = 256
 
@@ -81,7 +81,7 @@ class Forward:
         if self.records and self._places() != self.places:
             self._begin()
         classes, confidence = [], []
-        for images, _ in Batches(split, self.size, self.fabric.device):
+        for images, _ in BatchLoader(split, self.size, self.fabric.device):
             logits = self(images)
             classes.append(logits.argmax(-1))
             confidence.append(logits.float().softmax(-1).amax(-1))

@@ -33,7 +33,7 @@ from sodap.learning.training import Training
 from sodap.methods import Asset, build_method
 from sodap.randomness import Randomness
 from sodap.storage import load_state, save_state
-from sodap.streams import Domain, Split, Stage, at_hand, read_images
+from sodap.streams import Domain, Split, Stage, read_images, to_gpu_if_fits
 from sodap.version import __version__
 
 
@@ -138,7 +138,7 @@ class Learner:
         if self.fabric.device.type == "cuda":
             # What the stage before holds in reserve: there is room for images, and for other runs.
             torch.cuda.empty_cache()
-        train, val = at_hand([domain.train, domain.val], self.fabric.device)
+        train, val = to_gpu_if_fits([domain.train, domain.val], self.fabric.device)
         stage = Stage(self.stages_learned + 1, replace(domain, train=train, val=val))
         before = snapshot(self.method.state())
         try:

@@ -22,7 +22,7 @@ from sodap.learning.stopwatch import Stopwatch
 from sodap.learning.trace import TraceBuffer
 from sodap.learning.training import Training
 from sodap.methods import Method
-from sodap.streams import Augmentation, Batches, Stage
+from sodap.streams import Augmentation, BatchLoader, Stage
 
 OnEpoch = Callable[[StageProgress], None]
 OnBatch = Callable[[int, int, int], None]
@@ -119,7 +119,7 @@ def train_epoch(
     A GPU may still be at work on them.
     """
     order = step.method.randomness.generator("order", stage.number, epoch)
-    batches = Batches(stage.domain.train, step.batch_size, step.fabric.device, order=order)
+    batches = BatchLoader(stage.domain.train, step.batch_size, step.fabric.device, order=order)
     step.method.train()
     step.begin_epoch(epoch)
     buffer = TraceBuffer(len(batches), step.fabric.device)
@@ -133,16 +133,16 @@ def train_epoch(
 
 def _plain_batches(
     method: Method, stage: Stage, training: Training, fabric: Fabric, purpose: str
-) -> Batches:
+) -> BatchLoader:
     """The training images as they are, shuffled, so that no group of them is of one class."""
     order = method.randomness.generator(purpose, stage.number)
     prepare = method.backbone.prepare
-    return Batches(stage.domain.train, training.batch_size, fabric.device, prepare, order)
+    return BatchLoader(stage.domain.train, training.batch_size, fabric.device, prepare, order)
 
 
 def end_stage(method: Method, stage: Stage, training: Training, fabric: Fabric) -> dict[str, Any]:
     """Let the method keep what it needs of a domain that it will not see again."""
     train = _plain_batches(method, stage, training, fabric, "reference order")
-    val = Batches(stage.domain.val, EVALUATION_BATCH, fabric.device, method.backbone.prepare)
+    val = BatchLoader(stage.domain.val, EVALUATION_BATCH, fabric.device, method.backbone.prepare)
     with fabric.autocast(), fused(False):
         return dict(method.eval().end_stage(stage.number, train, val))

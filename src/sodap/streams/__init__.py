@@ -2,7 +2,7 @@
 
 from sodap.streams import sources as sources
 from sodap.streams.augment import Augmentation
-from sodap.streams.batches import Batches, at_hand
+from sodap.streams.batches import BatchLoader, to_gpu_if_fits
 from sodap.streams.images import read_image, read_images
 from sodap.streams.loading import load_stream, make_plan
 from sodap.streams.registry import register_stream, stream_names
@@ -10,18 +10,18 @@ from sodap.streams.stream import Domain, MissingClassWarning, Split, Stage, Stre
 
 __all__ = [
     "Augmentation",
-    "Batches",
+    "BatchLoader",
     "Domain",
     "MissingClassWarning",
     "Split",
     "Stage",
     "Stream",
-    "at_hand",
     "load_stream",
     "make_plan",
     "read_image",
     "read_images",
     "register_stream",
     "stream_names",
+    "to_gpu_if_fits",
     "union",
 ]

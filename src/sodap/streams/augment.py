@@ -143,7 +143,7 @@ class Augmentation(BaseModel):
         return across, along + mirror * middle
 
 
-PAPER = Augmentation(hflip=True, vflip=True, rotate=8)
+PAPER_AUGMENTATION = Augmentation(hflip=True, vflip=True, rotate=8)
 """What the paper's authors do to their training images."""
 
 

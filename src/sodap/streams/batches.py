@@ -1,4 +1,4 @@
-"""Batches of a split, on the device, and made ready there."""
+"""Batches of a split, moved to the device and prepared there."""
 
 from __future__ import annotations
 
@@ -14,7 +14,9 @@ SHARE = 0.25
 """Of a GPU's free memory, how much the images of a stage may take to live there."""
 
 
-def at_hand(splits: Sequence[Split], device: torch.device, share: float = SHARE) -> list[Split]:
+def to_gpu_if_fits(
+    splits: Sequence[Split], device: torch.device, share: float = SHARE
+) -> list[Split]:
     """Splits that are read again and again, in the GPU's own memory, if they fit well.
 
     That is, into `share` of what is free. Then no batch ever crosses the bus. Where they do not
@@ -28,7 +30,7 @@ def at_hand(splits: Sequence[Split], device: torch.device, share: float = SHARE)
     return [Split(split.images.to(device), split.labels.to(device)) for split in splits]
 
 
-class Batches:
+class BatchLoader:
     """Iterate over `(images, labels)`; as often as wanted, in the same order each time.
 
     `prepare` turns a uint8 batch `[B, 3, H, W]` on the device into what the model takes; without

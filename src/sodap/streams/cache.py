@@ -62,7 +62,7 @@ CHUNK = 32
 _NO_RESERVE = 0x4000
 
 
-def decoded(
+def cached_images(
     paths: Sequence[Path],
     size: int,
     *,

@@ -15,11 +15,11 @@ import torch
 
 from sodap.errors import SodapError
 from sodap.streams.augment import Augmentation
-from sodap.streams.cache import decoded
+from sodap.streams.cache import cached_images
 from sodap.streams.catalogue import find_source, locate, read_source
 from sodap.streams.items import Item, Source
 from sodap.streams.names import printable
-from sodap.streams.protocols import EIGHT_ONE_ONE, DomainPlan, Protocol, find_protocol
+from sodap.streams.protocols import EIGHT_ONE_ONE, DomainSpec, Protocol, find_protocol
 from sodap.streams.sources.folder import read_folder
 from sodap.streams.sources.table import read_table
 from sodap.streams.splits import (
@@ -27,12 +27,12 @@ from sodap.streams.splits import (
     Matched,
     SplitRow,
     apply_splits,
+    assign_splits,
     given_splits,
     match_list,
     read_list_rows,
     read_paper_lists,
     relative,
-    split,
     undersample,
 )
 from sodap.streams.stream import Domain, Split, Stream
@@ -132,7 +132,9 @@ def plan(
             if wanted.name in protocol.unseen:
                 kinds = ["test"] * len(items)
             else:
-                kinds = split(items, protocol.fractions, seed, grouped=protocol.grouped, root=root)
+                kinds = assign_splits(
+                    items, protocol.fractions, seed, grouped=protocol.grouped, root=root
+                )
         domain = PlannedDomain(
             wanted.name, root, tuple(items), tuple(kinds), wanted.name not in protocol.unseen
         )
@@ -213,7 +215,7 @@ def _plan_own(
         elif any(item.split is not None for item in own):
             kinds = given_splits(own)
         else:
-            kinds = split(own, EIGHT_ONE_ONE, seed, grouped=True, root=root)
+            kinds = assign_splits(own, EIGHT_ONE_ONE, seed, grouped=True, root=root)
         domains.append(PlannedDomain(part, root, tuple(own), tuple(kinds)))
     classes = tuple(sorted({item.label for item in items}))
     return Plan(name, classes, tuple(domains), differences=tuple(differences))
@@ -239,7 +241,7 @@ def _unmatched(domain: str, matched: Matched, by: str) -> list[str]:
     return sentences
 
 
-def _unexpected(protocol: Protocol, wanted: DomainPlan, domain: PlannedDomain) -> list[str]:
+def _unexpected(protocol: Protocol, wanted: DomainSpec, domain: PlannedDomain) -> list[str]:
     """How a domain differs from the paper's table."""
     found = domain.counts(protocol.expected_split)
     where = f"{domain.name} ({protocol.expected_split})" if protocol.expected_split else domain.name
@@ -268,7 +270,7 @@ def build_stream(
             raise SodapError(f"there are no images of {domain.name} here, only lists of them")
         parts = {kind: domain.of(kind) for kind in SPLITS}
         paths = [item.path for items in parts.values() for item in items]
-        images = decoded(paths, image_size, on_progress=on_progress)
+        images = cached_images(paths, image_size, on_progress=on_progress)
         splits, start = [], 0
         for items in parts.values():
             labels = torch.tensor([numbers[item.label] for item in items], dtype=torch.int64)

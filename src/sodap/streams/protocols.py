@@ -10,8 +10,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from sodap.errors import SodapError
-from sodap.streams.augment import PAPER as MEDICAL_VIEWS
-from sodap.streams.augment import Augmentation
+from sodap.streams.augment import PAPER_AUGMENTATION, Augmentation
 from sodap.streams.sources import core50, retinopathy, skin
 from sodap.streams.splits import Fractions
 
@@ -20,7 +19,7 @@ Counts = Mapping[str, int]
 
 
 @dataclass(frozen=True)
-class DomainPlan:
+class DomainSpec:
     """Where a domain's images come from."""
 
     name: str
@@ -42,7 +41,7 @@ class Protocol:
     name: str
     title: str
     classes: tuple[str, ...]
-    domains: tuple[DomainPlan, ...]
+    domains: tuple[DomainSpec, ...]
     """In the order of learning; domains that are never learned come last."""
     fractions: Fractions
     grouped: bool
@@ -78,18 +77,18 @@ def find_protocol(name: str) -> Protocol:
 
 
 EIGHT_ONE_ONE = (8, 1, 1)
-OBJECT_VIEWS = Augmentation(hflip=True)
+OBJECT_AUGMENTATION = Augmentation(hflip=True)
 
 DR = retinopathy.CLASSES
 SKIN = skin.CLASSES
 OBJECTS = core50.CLASSES
 
 _PAPER_DR = (
-    DomainPlan(
+    DomainSpec(
         "aptos", "aptos2019", listed="aptos", expected=dict(zip(DR, (1805, 1562, 295), strict=True))
     ),
-    DomainPlan("ddr", "ddr", listed="ddr", expected=dict(zip(DR, (6266, 5343, 913), strict=True))),
-    DomainPlan(
+    DomainSpec("ddr", "ddr", listed="ddr", expected=dict(zip(DR, (6266, 5343, 913), strict=True))),
+    DomainSpec(
         "drd",
         "drd",
         listed="drd",
@@ -98,7 +97,7 @@ _PAPER_DR = (
     ),
 )
 _PAPER_SKIN = tuple(
-    DomainPlan(name, name, keep="balance", expected=dict.fromkeys(SKIN, count))
+    DomainSpec(name, name, keep="balance", expected=dict.fromkeys(SKIN, count))
     for name, count in (("isic2020", 584), ("ham10000", 1113), ("derm7pt", 252))
 )
 
@@ -117,9 +116,9 @@ _CORE50_TRAINING = (
 )
 
 
-def _session(number: int, *, expected: bool = False) -> DomainPlan:
+def _session(number: int, *, expected: bool = False) -> DomainSpec:
     column = {name: row[number - 1] for name, row in zip(OBJECTS, _CORE50_TRAINING, strict=True)}
-    return DomainPlan(
+    return DomainSpec(
         f"s{number}", "core50", part=f"s{number}", expected=column if expected else None
     )
 
@@ -132,7 +131,7 @@ register_protocol(
         _PAPER_DR,
         EIGHT_ONE_ONE,
         grouped=False,
-        augmentation=MEDICAL_VIEWS,
+        augmentation=PAPER_AUGMENTATION,
         note="Split by image: the two eyes of a patient can be on both sides. "
         "Give the authors' lists to have their splits.",
     )
@@ -145,7 +144,7 @@ register_protocol(
         _PAPER_DR,
         EIGHT_ONE_ONE,
         grouped=True,
-        augmentation=MEDICAL_VIEWS,
+        augmentation=PAPER_AUGMENTATION,
         note="Patients are known for DRD alone; in the other two, an image is on its own.",
     )
 )
@@ -157,7 +156,7 @@ register_protocol(
         _PAPER_SKIN,
         EIGHT_ONE_ONE,
         grouped=False,
-        augmentation=MEDICAL_VIEWS,
+        augmentation=PAPER_AUGMENTATION,
         note="Split by image: photographs of one lesion can be on both sides. "
         "The paper does not say which benign images it drew; here the seed does.",
     )
@@ -170,7 +169,7 @@ register_protocol(
         _PAPER_SKIN,
         EIGHT_ONE_ONE,
         grouped=True,
-        augmentation=MEDICAL_VIEWS,
+        augmentation=PAPER_AUGMENTATION,
         note="No patient (ISIC 2020) and no lesion (HAM10000) is on two sides.",
     )
 )
@@ -182,7 +181,7 @@ register_protocol(
         tuple(_session(number, expected=True) for number in range(1, 12)),
         (70, 15, 15),
         grouped=False,
-        augmentation=OBJECT_VIEWS,
+        augmentation=OBJECT_AUGMENTATION,
         note="Split by frame: neighbouring frames of one video are on both sides.",
         expected_split="train",
     )
@@ -195,7 +194,7 @@ register_protocol(
         tuple(_session(number) for number in range(1, 12)),
         (70, 15, 15),
         grouped=True,
-        augmentation=OBJECT_VIEWS,
+        augmentation=OBJECT_AUGMENTATION,
         note="A class has five videos a session: three train, one validates, one tests.",
     )
 )
@@ -207,7 +206,7 @@ register_protocol(
         tuple(_session(number) for number in (1, 2, 4, 5, 6, 8, 9, 11, 3, 7, 10)),
         EIGHT_ONE_ONE,
         grouped=True,
-        augmentation=OBJECT_VIEWS,
+        augmentation=OBJECT_AUGMENTATION,
         note="Sessions 3, 7 and 10 are tested on as a whole. In the others, a video of each class "
         "validates and one tests, so that forgetting can be measured.",
         unseen=("s3", "s7", "s10"),
@@ -218,10 +217,10 @@ register_protocol(
         "open-dr",
         "Diabetic retinopathy from open data: DeepDRiD, IDRiD, DeepDRiD ultra-wide-field",
         DR,
-        tuple(DomainPlan(name, name) for name in ("deepdrid", "idrid", "deepdrid_uwf")),
+        tuple(DomainSpec(name, name) for name in ("deepdrid", "idrid", "deepdrid_uwf")),
         EIGHT_ONE_ONE,
         grouped=True,
-        augmentation=MEDICAL_VIEWS,
+        augmentation=PAPER_AUGMENTATION,
         note="Split by patient; IDRiD publishes no patients, there an image is on its own.",
     )
 )
@@ -231,11 +230,11 @@ register_protocol(
         "Melanoma from open data: ISIC 2020, HAM10000, ISIC 2017",
         SKIN,
         tuple(
-            DomainPlan(name, name, keep="balance") for name in ("isic2020", "ham10000", "isic2017")
+            DomainSpec(name, name, keep="balance") for name in ("isic2020", "ham10000", "isic2017")
         ),
         EIGHT_ONE_ONE,
         grouped=True,
-        augmentation=MEDICAL_VIEWS,
+        augmentation=PAPER_AUGMENTATION,
         note="Split by patient (ISIC 2020) or lesion (HAM10000); ISIC 2017 publishes neither.",
     )
 )

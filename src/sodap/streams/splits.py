@@ -31,7 +31,7 @@ Fractions = tuple[float, float, float]
 # ------------------------------------------------------------------ dealing
 
 
-def split(
+def assign_splits(
     items: Sequence[Item],
     fractions: Fractions,
     seed: int,

@@ -2,6 +2,6 @@
 
 from sodap.streams.check.checking import check_plan
 from sodap.streams.check.page import check_page
-from sodap.streams.check.report import Leak, Picture, Report, Twins
+from sodap.streams.check.result import CheckResult, Leak, Picture, Twins
 
-__all__ = ["Leak", "Picture", "Report", "Twins", "check_page", "check_plan"]
+__all__ = ["CheckResult", "Leak", "Picture", "Twins", "check_page", "check_plan"]

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 
 from sodap.streams.check.duplicates import exact_copies, near_copies
 from sodap.streams.check.fingerprints import Fingerprint, read_fingerprints
-from sodap.streams.check.report import Flaw, Leak, Picture, Report, Side, Twins
+from sodap.streams.check.result import CheckResult, Flaw, Leak, Picture, Side, Twins
 from sodap.streams.check.sheets import contact_sheet, pair_sheet
 from sodap.streams.items import Item
 from sodap.streams.plans import Plan
@@ -23,7 +23,7 @@ Relation = tuple[Sequence[int], Sequence[int]]
 """Every image of the one list is a relative of every image of the other."""
 
 
-def check_plan(plan: Plan, on_progress: Callable[[int, int], None] | None = None) -> Report:
+def check_plan(plan: Plan, on_progress: Callable[[int, int], None] | None = None) -> CheckResult:
     """Read every file of a plan once and say all that is wrong with the stream.
 
     An image leaks where it, or one of its group, is on two sides of a split, in the same domain or
@@ -53,7 +53,7 @@ def check_plan(plan: Plan, on_progress: Callable[[int, int], None] | None = None
     twins += [Twins("near", (*map(of, one), *map(of, other))) for one, other in near]
     shown = [(one[0], other[0]) for one, other in near] + [(one[0], one[1]) for one, _ in exact]
     shown.sort(key=lambda pair: of(pair[0]).split == of(pair[1]).split)  # leaks first
-    return Report(
+    return CheckResult(
         plan.name,
         plan.classes,
         {(d.name, kind): d.counts(kind) for d in plan.domains for kind in SPLITS},

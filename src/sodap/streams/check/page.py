@@ -1,4 +1,4 @@
-"""A report as one page that needs no other file and no network."""
+"""A result as one page that needs no other file and no network."""
 
 from __future__ import annotations
 
@@ -6,13 +6,13 @@ from base64 import b64encode
 
 from jinja2 import Environment, PackageLoader, StrictUndefined
 
-from sodap.streams.check.report import KINDS, Report
+from sodap.streams.check.result import KINDS, CheckResult
 
 LONGEST = 200
 """Lines of a list on the page; the JSON file has them all."""
 
 
-def check_page(report: Report) -> str:
+def check_page(result: CheckResult) -> str:
     pages = Environment(
         loader=PackageLoader("sodap.streams.check"),
         autoescape=True,
@@ -21,4 +21,4 @@ def check_page(report: Report) -> str:
         undefined=StrictUndefined,
     )
     pages.filters["uri"] = lambda jpeg: f"data:image/jpeg;base64,{b64encode(jpeg).decode()}"
-    return pages.get_template("check.html.j2").render(report=report, kinds=KINDS, longest=LONGEST)
+    return pages.get_template("check.html.j2").render(result=result, kinds=KINDS, longest=LONGEST)

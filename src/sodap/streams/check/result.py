@@ -87,7 +87,7 @@ class Flaw:
 
 
 @dataclass(frozen=True)
-class Report:
+class CheckResult:
     name: str
     classes: tuple[str, ...]
     counts: dict[Side, Counter[str]]
