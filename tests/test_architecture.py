@@ -31,6 +31,7 @@ FLOORS = {
     "plugins": 0,
     "memory": 0,
     "randomness": 0,
+    "freezing": 0,
     "recording": 0,
     "interruption": 0,
     "errors": -1,

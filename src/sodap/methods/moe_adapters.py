@@ -12,7 +12,7 @@ be any ViT, and its selector reads the same frozen ViT instead of a second netwo
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from typing import Any, Literal, Self, cast
 
 import torch
@@ -223,13 +223,6 @@ class MoeAdapters(Method):
             {"params": decayed, "lr": lr, "weight_decay": weight_decay},
             {"params": free, "lr": lr, "weight_decay": 0.0},
         ]
-
-    def restore(self, state: Mapping[str, Tensor], stage: int) -> None:
-        domains = len(state.get("selector.encoder", ()))
-        self.selector.prepare(domains)
-        for block in self._blocks():
-            block.router.prepare(max(domains - 1, 0))
-        super().restore(state, stage)
 
     def stored(self) -> list[Asset]:
         if not self.selector.domains:

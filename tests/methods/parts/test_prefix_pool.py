@@ -1,8 +1,5 @@
 from __future__ import annotations
 
-import copy
-import pickle
-
 import pytest
 import torch
 from hypothesis import given, settings
@@ -208,30 +205,3 @@ def test_state_of_any_number_of_stages() -> None:
         for mine, theirs in zip(pool.sets, other.sets, strict=True):
             assert torch.equal(mine.rows, theirs.rows)
             assert theirs.newest.requires_grad
-    # Back to one stage as well, and copies are copies.
-    first = PrefixPool(8, layers=2, length=2, rows=3, attention=True, generator=seeded(9))
-    pool.load_state_dict(first.state_dict())
-    assert (pool.frozen_count, pool.active_count) == (0, 3)
-    for double in (copy.deepcopy(pool), pickle.loads(pickle.dumps(pool))):
-        double.grow(2, seeded(4))
-        double.load_state_dict(first.state_dict())
-        assert (double.frozen_count, pool.frozen_count) == (0, 0)
-        assert torch.equal(double.keys.rows, pool.keys.rows)
-
-
-def test_a_state_of_the_same_shape_is_loaded_in_place() -> None:
-    """An optimiser or a recorded step that holds the tensors goes on with them."""
-    pool = PrefixPool(8, layers=2, length=2, rows=3, generator=seeded(0))
-    pool.grow(3, seeded(1))
-    held = pool.keys.newest, pool.keys.frozen
-    pool.load_state_dict({k: torch.zeros_like(v) for k, v in pool.state_dict().items()})
-    assert pool.keys.newest is held[0]
-    assert pool.keys.frozen is held[1]
-    assert (pool.keys.rows == 0).all()
-
-
-def test_a_state_of_another_width_is_refused() -> None:
-    pool = PrefixPool(8, layers=2, length=2, rows=3, generator=seeded(0))
-    wider = PrefixPool(9, layers=2, length=2, rows=4, generator=seeded(0))
-    with pytest.raises(RuntimeError, match="size mismatch"):
-        pool.load_state_dict(wider.state_dict())

@@ -8,6 +8,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from sodap.freezing import freeze_rows, frozen_or_trained, resize_on_load
+
 
 class Gates(NamedTuple):
     """What each image of a batch has chosen in one block: k experts, whose weights sum to 1."""
@@ -41,16 +43,13 @@ class DomainRouter(nn.Module):
         # W_g and W_noise. Zero: no expert is preferred at the start, and noise alone explores.
         self.weight = nn.Parameter(torch.zeros(2, width, experts))
         self.register_buffer("past", torch.zeros(0, 2, width, experts))
+        resize_on_load(self, "past")
 
     @torch.no_grad()
     def start_domain(self) -> None:
         """Keep the current router for its domain, and begin a new one."""
         self.past = torch.cat([self.past, self.weight.detach()[None]])
         self.weight.zero_()
-
-    def prepare(self, past: int) -> None:
-        """Make room for `past` kept routers, so that `load_state_dict` finds its slot."""
-        self.past = self.past.new_zeros(past, *self.weight.shape)
 
     def forward(
         self, token: Tensor, domain: Tensor | None = None, noise: torch.Generator | None = None
@@ -160,9 +159,7 @@ class ExpertBlock(nn.Module):
 
     def _read(self, name: str) -> Tensor:
         """Frozen experts from their buffer, the others from the parameter; `[E, ...]`."""
-        trained: Tensor = getattr(self, name)
-        frozen = self.frozen.view(-1, *[1] * (trained.ndim - 1))
-        return torch.where(frozen, getattr(self, f"frozen_{name}"), trained)
+        return frozen_or_trained(self.frozen, getattr(self, f"frozen_{name}"), getattr(self, name))
 
     @torch.no_grad()
     def freeze(self, experts: Tensor) -> None:
@@ -171,7 +168,7 @@ class ExpertBlock(nn.Module):
         fresh[experts] = True
         fresh &= ~self.frozen
         for name in ("down", "down_bias", "up", "up_bias"):
-            getattr(self, f"frozen_{name}")[fresh] = getattr(self, name)[fresh]
+            freeze_rows(fresh, getattr(self, f"frozen_{name}"), getattr(self, name))
         self.frozen |= fresh
 
     def trainable_count(self) -> int:

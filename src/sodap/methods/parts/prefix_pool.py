@@ -6,12 +6,11 @@ size: whoever keeps learning cannot say in advance how many stages there will be
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Any
-
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
+
+from sodap.freezing import resize_on_load
 
 # The length below which a vector has no direction: that of `F.normalize`.
 SHORTEST = 1e-12
@@ -30,7 +29,7 @@ class GrowingRows(nn.Module):
         super().__init__()
         self.register_buffer("frozen", torch.zeros(layers, 0, width))
         self.newest = nn.Parameter(orthogonal_rows(self.frozen, count, generator))
-        self.register_load_state_dict_pre_hook(_make_room)  # type: ignore[no-untyped-call]
+        resize_on_load(self, "frozen", "newest", dim=1)
 
     @property
     def rows(self) -> Tensor:
@@ -138,19 +137,3 @@ def orthogonality(rows: Tensor) -> Tensor:
     """
     identity = torch.eye(rows.shape[-2], dtype=rows.dtype, device=rows.device)
     return (rows @ rows.mT - identity).square().mean((-2, -1)).sum()
-
-
-def _make_room(rows: nn.Module, state: Mapping[str, Tensor], prefix: str, *_: Any) -> None:
-    """Before loading a state: as many rows as it has, which depends on the stages behind it."""
-    assert isinstance(rows, GrowingRows)
-    layers, width = rows.frozen.shape[0], rows.frozen.shape[2]
-
-    def room(name: str) -> tuple[int, int, int] | None:
-        saved = state.get(f"{prefix}{name}")
-        return None if saved is None or saved.ndim != 3 else (layers, saved.shape[1], width)
-
-    # What fits already is loaded in place.
-    if (shape := room("frozen")) not in (None, rows.frozen.shape):
-        rows.frozen = rows.frozen.new_zeros(shape)
-    if (shape := room("newest")) not in (None, rows.newest.shape):
-        rows.newest = nn.Parameter(rows.newest.new_zeros(shape))

@@ -5,6 +5,8 @@ from __future__ import annotations
 import torch
 from torch import Tensor, nn
 
+from sodap.freezing import resize_on_load
+
 RATE, BATCH = 0.01, 64  # of the autoencoder's own Adam; the rate falls to zero along a cosine
 
 
@@ -25,6 +27,7 @@ class DomainSelector(nn.Module):
         self.width, self.bottleneck = width, bottleneck
         for name, shape in self._shapes().items():
             self.register_buffer(name, torch.zeros(0, *shape))
+        resize_on_load(self, *self._shapes())
 
     def _shapes(self) -> dict[str, tuple[int, int]]:
         """The tensors of one autoencoder."""
@@ -40,11 +43,6 @@ class DomainSelector(nn.Module):
     def domains(self) -> int:
         """T, the domains met so far."""
         return len(self.encoder)
-
-    def prepare(self, domains: int) -> None:
-        """Make room for `domains` autoencoders, so that `load_state_dict` finds its slots."""
-        for name, shape in self._shapes().items():
-            setattr(self, name, getattr(self, name).new_zeros(domains, *shape))
 
     def learn(self, features: Tensor, steps: int, generator: torch.Generator) -> float:
         """Train one more autoencoder on features `[N, D]` of a new domain; its error at the end.
