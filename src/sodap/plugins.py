@@ -1,30 +1,31 @@
-"""What other packages announce through entry points: taken in, or left out with a warning."""
+"""Methods and data sets that other packages add through entry points."""
 
 from __future__ import annotations
 
 import warnings
-from collections.abc import Callable, Iterable
-from importlib.metadata import EntryPoint
+from collections.abc import Callable
+from functools import cache
+from importlib.metadata import entry_points
 from typing import Any
 
 
-def register_announced(
-    entries: Iterable[EntryPoint],
-    register: Callable[[Any], object],
-    what: str,
-    broken: type[Warning],
-) -> None:
-    """Load each of the `entries` and `register` it; `what` it is and the warning are for people.
+class BrokenPluginWarning(UserWarning):
+    """An entry point of another package cannot be used; all others can."""
 
-    Importing other packages takes time and can go wrong: call it once, when someone asks for a
-    name.
+
+@cache
+def load_plugins(group: str, register: Callable[[Any], object]) -> None:
+    """Load each entry point of a group and pass it to `register`, once per process.
+
+    Importing other packages takes time and may fail. So call this when a name is looked up, not
+    at import. A broken entry point is left out with a warning.
     """
-    for entry in entries:
+    for entry in entry_points(group=group):
         try:
             register(entry.load())
-        except Exception as error:  # whatever a foreign package does, the others go on
+        except Exception as error:  # another package may raise anything
             warnings.warn(
-                f"the {what} '{entry.name}' ({entry.value}) is left out: {error}",
-                broken,
-                stacklevel=4,  # whoever asked for a name
+                f"the entry point '{entry.name}' ({entry.value}) of {group} is left out: {error}",
+                BrokenPluginWarning,
+                stacklevel=3,  # the caller that looked up a name
             )

@@ -17,7 +17,7 @@ import sodap.methods.registry as registry
 from sodap.errors import SodapError
 from sodap.learning import Learner
 from sodap.methods import Method, Sequential, build_method, find_method, method_names
-from sodap.methods.registry import BrokenMethodWarning
+from sodap.plugins import BrokenPluginWarning, load_plugins
 from sodap.randomness import Randomness
 from sodap.testing import CHECKS, NEEDS_GPU, SLOW, Trial
 
@@ -109,8 +109,8 @@ def announce(monkeypatch: pytest.MonkeyPatch) -> Announce:
         found = EntryPoints(
             EntryPoint(name, f"other_package:{name}", registry.PLUGINS) for name in things
         )
-        monkeypatch.setattr(registry, "entry_points", lambda group: found.select(group=group))
-        registry._load_plugins.cache_clear()
+        monkeypatch.setattr("sodap.plugins.entry_points", lambda group: found.select(group=group))
+        load_plugins.cache_clear()
 
     return install
 
@@ -149,7 +149,7 @@ def test_a_broken_plugin_is_named_and_left_out(
 ) -> None:
     known = method_names()
     announce({"odd": thing, "fine": Foreign})
-    with pytest.warns(BrokenMethodWarning, match=f"'odd' .*other_package:odd.* {reason}"):
+    with pytest.warns(BrokenPluginWarning, match=f"'odd' .*other_package:odd.* {reason}"):
         assert method_names() == sorted([*known, "foreign"])
     with warnings.catch_warnings():
         warnings.simplefilter("error")  # said once
@@ -172,6 +172,6 @@ def test_an_installed_package_is_enough(
     (metadata / "METADATA").write_text("Name: clinic-methods\nVersion: 1.0\n")
     (metadata / "entry_points.txt").write_text("[sodap.methods]\nclinic = clinic_methods:Clinic\n")
     monkeypatch.syspath_prepend(tmp_path)
-    registry._load_plugins.cache_clear()
+    load_plugins.cache_clear()
     assert find_method("clinic").__doc__ == "What the clinic does."
     monkeypatch.delitem(sys.modules, "clinic_methods")

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Mapping
-from functools import cache
-from importlib.metadata import entry_points
 from typing import Any, TypeVar
 
 from pydantic import ValidationError
@@ -13,7 +11,7 @@ from pydantic import ValidationError
 from sodap.backbones import FrozenViT
 from sodap.errors import SodapError
 from sodap.methods.base import Method
-from sodap.plugins import register_announced
+from sodap.plugins import load_plugins
 from sodap.randomness import Randomness
 
 PLUGINS = "sodap.methods"
@@ -22,10 +20,6 @@ PLUGINS = "sodap.methods"
 _METHODS: dict[str, type[Method]] = {}
 
 M = TypeVar("M", bound=type[Method])
-
-
-class BrokenMethodWarning(UserWarning):
-    """Another package announces a method that cannot be used; the others can."""
 
 
 def register_method(method: M) -> M:
@@ -44,20 +38,15 @@ def register_method(method: M) -> M:
 
 
 def method_names() -> list[str]:
-    _load_plugins()
+    load_plugins(PLUGINS, _register_plugin)
     return sorted(_METHODS)
 
 
 def find_method(name: str) -> type[Method]:
-    _load_plugins()
+    load_plugins(PLUGINS, _register_plugin)
     if name not in _METHODS:
         raise SodapError(f"no method is called '{name}'; there are: {', '.join(method_names())}")
     return _METHODS[name]
-
-
-@cache
-def _load_plugins() -> None:
-    register_announced(entry_points(group=PLUGINS), _register_plugin, "method", BrokenMethodWarning)
 
 
 def _register_plugin(method: object) -> None:

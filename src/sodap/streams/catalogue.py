@@ -8,22 +8,16 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator, Sequence
-from functools import cache
-from importlib.metadata import entry_points
 from pathlib import Path
 
 from sodap.errors import SodapError
-from sodap.plugins import register_announced
+from sodap.plugins import load_plugins
 from sodap.streams.items import Item, Source
 
 PLUGINS = "sodap.sources"
 """The group of entry points through which other packages add sources."""
 
 _SOURCES: dict[str, Source] = {}
-
-
-class BrokenSourceWarning(UserWarning):
-    """Another package announces a source that cannot be used; the others can."""
 
 
 def register_source(source: Source) -> Source:
@@ -34,20 +28,15 @@ def register_source(source: Source) -> Source:
 
 
 def source_names() -> list[str]:
-    _load_plugins()
+    load_plugins(PLUGINS, _register_plugin)
     return sorted(_SOURCES)
 
 
 def find_source(name: str) -> Source:
-    _load_plugins()
+    load_plugins(PLUGINS, _register_plugin)
     if name not in _SOURCES:
         raise SodapError(f"no data set is called '{name}'; there are: {', '.join(source_names())}")
     return _SOURCES[name]
-
-
-@cache
-def _load_plugins() -> None:
-    register_announced(entry_points(group=PLUGINS), _register_plugin, "source", BrokenSourceWarning)
 
 
 def _register_plugin(source: object) -> None:

@@ -13,9 +13,9 @@ from types import ModuleType
 import pytest
 
 from sodap.errors import SodapError
+from sodap.plugins import BrokenPluginWarning, load_plugins
 from sodap.streams import catalogue
 from sodap.streams.catalogue import (
-    BrokenSourceWarning,
     data_roots,
     find_source,
     locate,
@@ -44,7 +44,7 @@ def _fresh_catalogue(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     source_names()
     monkeypatch.setattr(catalogue, "_SOURCES", dict(catalogue._SOURCES))
     yield
-    catalogue._load_plugins.cache_clear()
+    load_plugins.cache_clear()
 
 
 # ------------------------------------------------------------------ names
@@ -177,8 +177,8 @@ def announce(monkeypatch: pytest.MonkeyPatch) -> Announce:
         found = EntryPoints(
             EntryPoint(name, f"other_package:{name}", catalogue.PLUGINS) for name in things
         )
-        monkeypatch.setattr(catalogue, "entry_points", lambda group: found.select(group=group))
-        catalogue._load_plugins.cache_clear()
+        monkeypatch.setattr("sodap.plugins.entry_points", lambda group: found.select(group=group))
+        load_plugins.cache_clear()
 
     return install
 
@@ -203,7 +203,7 @@ def test_a_broken_plugin_is_named_and_left_out(
 ) -> None:
     known = source_names()
     announce({"odd": thing, "fine": make_source()})
-    with pytest.warns(BrokenSourceWarning, match=f"'odd' .*other_package:odd.* {reason}"):
+    with pytest.warns(BrokenPluginWarning, match=f"'odd' .*other_package:odd.* {reason}"):
         assert source_names() == sorted([*known, "clinic"])
     with warnings.catch_warnings():
         warnings.simplefilter("error")  # said once
@@ -225,7 +225,7 @@ def test_an_installed_package_is_enough(tmp_path: Path, monkeypatch: pytest.Monk
             f"[sodap.sources]\n{package} = {package}_images:SOURCE\n"
         )
     monkeypatch.syspath_prepend(tmp_path)
-    catalogue._load_plugins.cache_clear()
-    with pytest.warns(BrokenSourceWarning, match=r"'broken' .* No module named 'no_such_package'"):
+    load_plugins.cache_clear()
+    with pytest.warns(BrokenPluginWarning, match=r"'broken' .* No module named 'no_such_package'"):
         assert find_source("clinic").title == "a clinic"
     monkeypatch.delitem(sys.modules, "clinic_images")
