@@ -25,7 +25,7 @@ from torchvision import transforms
 
 from benchmarks.steps import CLASSES, make, seconds
 from sodap.backbones.vit import FrozenViT
-from sodap.experiments.environment import environment
+from sodap.runs.environment import environment
 from sodap.storage import write_json
 from sodap.streams import Augmentation, BatchLoader, Split, to_gpu_if_fits
 from sodap.streams.augment import PAPER_AUGMENTATION

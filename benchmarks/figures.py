@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from sodap.experiments.environment import environment
+from sodap.runs.environment import environment
 from sodap.storage import write_json
 
 Targets = Mapping[str, tuple[float, str]]

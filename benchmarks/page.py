@@ -71,7 +71,7 @@ the ratio to the sharp one says what the prompts themselves cost.
   program. It takes half a minute to start. Only full batches are compiled
   (`sodap.learning.fusing`): every other shape would take longer to compile than to compute. Nor
   does cuDNN plan its attention for them, as it does for every new size of a batch.
-- **Files are written while the run goes on** (`sodap.experiments.writer.Writer`): checkpoints, the
+- **Files are written while the run goes on** (`sodap.runs.writer.Writer`): checkpoints, the
   log, the record, evidence, and the model of each stage.
 - **Freed memory stays with the process** on a processor (`sodap.memory.keep_freed_memory`).
 - `backprop=cls_row`, an option of `residual-sodap`, goes back along the CLS row only

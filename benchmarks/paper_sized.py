@@ -24,9 +24,9 @@ import torch
 
 from benchmarks.busy import BusyGpu
 from benchmarks.figures import show, write
-from sodap.experiments.config import RunConfig, load_config
-from sodap.experiments.observer import Observer
-from sodap.experiments.run import run
+from sodap.runs.callback import RunCallback
+from sodap.runs.config import RunConfig, load_config
+from sodap.runs.run import run
 from sodap.streams import Augmentation, Domain, Split, Stage, Stream
 from sodap.streams.protocols import Protocol, find_protocol
 
@@ -93,7 +93,7 @@ def made(sizes: Sizes, side: int, stages: int) -> Stream:
     )
 
 
-class Clock(Observer):
+class Clock(RunCallback):
     """When the first epoch was over: by then all is compiled, recorded and warm."""
 
     def __init__(self) -> None:
@@ -121,7 +121,7 @@ def measured(sizes: Sizes, config: RunConfig, side: int, stages: int) -> dict[st
     clock = Clock()
     with tempfile.TemporaryDirectory(prefix="sodap-benchmark-") as folder, BusyGpu() as gpu:
         began = time.perf_counter()
-        record = run(config, Path(folder) / "run", stream=stream, observer=clock)
+        record = run(config, Path(folder) / "run", stream=stream, callback=clock)
         seconds = time.perf_counter() - began
         epochs = [row["seconds"] for row in _log(Path(folder) / "run")]
     return {

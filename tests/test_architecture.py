@@ -13,10 +13,11 @@ ROOT = Path(sodap.__file__).parent
 
 # A room may import from rooms of a lower floor, and from itself.
 FLOORS = {
-    "__main__": 8,
-    "cli": 7,
-    "reporting": 6,
-    "experiments": 5,
+    "__main__": 9,
+    "cli": 8,
+    "reporting": 7,
+    "grids": 6,
+    "runs": 5,
     "testing": 5,
     "learning": 4,
     "methods": 3,

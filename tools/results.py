@@ -23,8 +23,8 @@ from typing import Any
 import numpy as np
 
 from sodap.evaluation import Spread
-from sodap.experiments.search import one_beyond
-from sodap.experiments.variants import read_entry
+from sodap.grids.search import one_beyond
+from sodap.grids.variants import read_entry
 from sodap.reporting.claims import Claim, claims
 from sodap.reporting.formats import as_markdown, show, show_claim
 from sodap.reporting.tables import (

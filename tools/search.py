@@ -31,7 +31,7 @@ def validation_twin(name: str) -> Any:
 def one(variant: str, stream: str, seed: int, threads: int) -> dict[str, Any]:
     import torch
 
-    from sodap.experiments import load_config, run
+    from sodap.runs import load_config, run
 
     torch.set_num_threads(threads)
     recipe, *changes = variant.split(",")

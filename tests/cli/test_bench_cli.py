@@ -19,9 +19,9 @@ from tests.reporting.made_runs import a_record, write
 
 from sodap.cli import ablate
 from sodap.cli.bench import FORMATS, GridProgress, run_bench, show_tables
-from sodap.experiments import Grid, Outcome
-from sodap.experiments.ablation import FULL, Ablation
-from sodap.experiments.ablation_table import SCORES, Row
+from sodap.grids import Grid, GridSummary
+from sodap.grids.ablation import FULL, Ablation
+from sodap.grids.ablation_table import SCORES, Row
 from sodap.reporting import METRICS
 
 SODAP = Path(sys.executable).parent / "sodap"
@@ -133,7 +133,7 @@ def test_a_failure_is_told_at_the_end(
     waiting: int,
     words: str,
 ) -> None:
-    outcome = Outcome(failures={"digits ridge seed 0": "bad luck"}, waiting=waiting)
+    outcome = GridSummary(failures={"digits ridge seed 0": "bad luck"}, waiting=waiting)
     monkeypatch.setattr(Grid, "run", lambda *_: outcome)
     with pytest.raises(typer.Exit) as end:
         run_bench(
@@ -192,7 +192,7 @@ def test_a_table_warns_of_unequal_terms(
 def test_stars_of_an_ablation_are_said_to_be_uncorrected(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(Ablation, "run", lambda *_: Outcome())
+    monkeypatch.setattr(Ablation, "run", lambda *_: GridSummary())
     monkeypatch.setattr(ablate, "write_table", lambda *_: [])
     seeds = {score: {0: 0.5} for score in SCORES}
     monkeypatch.setattr(ablate, "table_of", lambda _: [Row(FULL, {}, seeds, seeds)])

@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 
 import sodap
-from sodap.experiments import load_config
+from sodap.runs import load_config
 from sodap.storage import write_json
 
 SODAP = Path(sys.executable).parent / "sodap"

@@ -11,8 +11,8 @@ from typer.testing import CliRunner
 
 from sodap.cli.main import app
 from sodap.cli.main import main as entry_point
-from sodap.experiments import load_config
 from sodap.methods import MethodConfig, Option, find_method, method_names, options_of
+from sodap.runs import load_config
 
 FEW = ("residual-sodap", "rp-ridge", "sequential", "slda")
 

@@ -30,7 +30,7 @@ from sodap.cli.watch import (
     watch_run,
 )
 from sodap.errors import SodapError
-from sodap.experiments import Observer, load_config, run
+from sodap.runs import RunCallback, load_config, run
 from sodap.storage import load_state, write_json
 from sodap.streams import Stage
 
@@ -45,7 +45,7 @@ def shown(view: RenderableType, width: int = 300) -> str:
     return text
 
 
-class Onlooker(Observer):
+class Onlooker(RunCallback):
     """Looks at the folder of the run that it observes, as another process would."""
 
     def __init__(self, folder: Path) -> None:
@@ -76,7 +76,7 @@ class Onlooker(Observer):
 def watched(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, list[str]]:
     folder = tmp_path_factory.mktemp("watched") / "run"
     onlooker = Onlooker(folder)
-    run(load_config("default", QUICK), folder, stream=make_stream(), observer=onlooker)
+    run(load_config("default", QUICK), folder, stream=make_stream(), callback=onlooker)
     return folder, onlooker.frames
 
 

@@ -10,9 +10,9 @@ import torch
 import torch.nn.functional as F
 
 from sodap.errors import SodapError
-from sodap.experiments import RunConfig, run
 from sodap.learning import Learner, Training, load
 from sodap.methods import Finetune, find_method
+from sodap.runs import RunConfig, run
 from sodap.streams import Stream
 
 TRAINING = Training(epochs=1, batch_size=16)

@@ -25,7 +25,6 @@ from PIL import Image
 
 from sodap.errors import SodapError
 from sodap.evaluation import effects, metric_intervals, reliability, summary
-from sodap.experiments import Observer, load_config, run
 from sodap.reporting.blocks import Card, Cell, Drawing, Prose, Section, Table
 from sodap.reporting.formats import rows_of
 from sodap.reporting.report import report_page, write_report
@@ -86,6 +85,7 @@ from sodap.reporting.sections.training import (
 )
 from sodap.reporting.svg import lay_out
 from sodap.reporting.tables import METRICS, make_tables
+from sodap.runs import RunCallback, load_config, run
 from sodap.storage import load_state
 from sodap.streams import Stage
 from sodap.streams.splits import SplitRow
@@ -101,7 +101,7 @@ class StopError(Exception):
     pass
 
 
-class Stopper(Observer):
+class Stopper(RunCallback):
     """Breaks a run off after so many epochs."""
 
     def __init__(self, epochs: int, error: type[BaseException]) -> None:
@@ -125,9 +125,9 @@ def home(tmp_path_factory: pytest.TempPathFactory) -> Path:
         run(config, home / name, stream=stream, command=["sodap", "run", name])
     config = load_config("default", [*QUICK, "seed=5"])
     with pytest.raises(StopError):
-        run(config, home / "failed", stream=stream, observer=Stopper(3, StopError))
+        run(config, home / "failed", stream=stream, callback=Stopper(3, StopError))
     with pytest.raises(KeyboardInterrupt):
-        run(config, home / "stopped", stream=stream, observer=Stopper(1, KeyboardInterrupt))
+        run(config, home / "stopped", stream=stream, callback=Stopper(1, KeyboardInterrupt))
     return home
 
 

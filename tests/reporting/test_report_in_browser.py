@@ -6,11 +6,11 @@ from dataclasses import replace
 
 import pytest
 
-from sodap.experiments import load_config, run
 from sodap.reporting.report import report_page
 from sodap.reporting.runs import ShownRun, find_runs
 from sodap.reporting.sections import sections_of
 from sodap.reporting.sections.comparison import comparison_sections
+from sodap.runs import load_config, run
 from tests.conftest import make_stream
 
 from .browser import WIDTHS, Browser

@@ -14,9 +14,8 @@ from rich.markup import escape
 from rich.table import Table
 
 from sodap.cli.bench import GridProgress
-from sodap.experiments import load_config
-from sodap.experiments.ablation import Ablation
-from sodap.experiments.ablation_table import (
+from sodap.grids.ablation import Ablation
+from sodap.grids.ablation_table import (
     SCORES,
     Row,
     show,
@@ -25,6 +24,7 @@ from sodap.experiments.ablation_table import (
     write_table,
 )
 from sodap.reporting.words import plural
+from sodap.runs import load_config
 
 
 def run_ablation(

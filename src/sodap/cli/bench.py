@@ -14,8 +14,8 @@ from rich.markup import escape
 
 from sodap.cli.progress import Bars
 from sodap.errors import SodapError
-from sodap.experiments import Grid, GridObserver, Outcome, Task, read_grid
-from sodap.experiments.search import Setting, as_changes
+from sodap.grids import Grid, GridCallback, GridSummary, Task, read_grid
+from sodap.grids.search import Setting, as_changes
 from sodap.reporting import (
     as_csv,
     as_latex,
@@ -73,7 +73,7 @@ def _listed(names: str | None) -> list[str]:
     return [name.strip() for name in (names or "").split(",") if name.strip()]
 
 
-def _conclude(console: Console, grid: Grid, outcome: Outcome) -> None:
+def _conclude(console: Console, grid: Grid, outcome: GridSummary) -> None:
     if outcome.done + outcome.finished:
         console.print()
         show_tables(console, [grid.out], "text", None, ())
@@ -87,7 +87,7 @@ def _conclude(console: Console, grid: Grid, outcome: Outcome) -> None:
         )
 
 
-class GridProgress(Bars, GridObserver):
+class GridProgress(Bars, GridCallback):
     """One bar with the time left, and a line for whatever has ended."""
 
     def __init__(self, console: Console, one: str = "run", many: str = "runs") -> None:

@@ -12,8 +12,8 @@ from rich.console import Console
 
 from sodap.cli.progress import ProgressBars
 from sodap.cli.tables import show_result
-from sodap.experiments import load_config, run
 from sodap.reporting import demo_page
+from sodap.runs import load_config, run
 from sodap.storage import write_bytes
 from sodap.streams import load_stream
 
@@ -34,7 +34,7 @@ def run_demo(console: Console, out: Path, seed: int) -> None:
             shutil.rmtree(folder)
         console.print(f"\n[bold]{config.method}[/]")
         with ProgressBars(console) as bars:
-            record = run(config, folder, command=sys.argv, observer=bars, stream=stream)
+            record = run(config, folder, command=sys.argv, callback=bars, stream=stream)
         records[config.method] = record
         lines = (folder / "log.jsonl").read_text("utf-8").splitlines()
         logs[config.method] = [json.loads(line) for line in lines]

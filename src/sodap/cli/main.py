@@ -85,23 +85,23 @@ def run(
     """Learn a stream of domains and write a folder that tells everything about it."""
     from sodap.cli.progress import ProgressBars
     from sodap.cli.tables import show_result
-    from sodap.experiments import load_config
-    from sodap.experiments import run as run_config
-    from sodap.experiments.run import look
-    from sodap.experiments.tracking import Together, Tracker
+    from sodap.runs import load_config
+    from sodap.runs import run as run_config
+    from sodap.runs.run import check_folder
+    from sodap.runs.tracking import Callbacks, Tracker
 
     config = load_config(recipe, changes or [])
     name = f"{Path(config.stream).resolve().stem}-{config.method}-s{config.seed}"
     folder = out or Path("runs") / name
     trackers = [Tracker(kind, config, folder) for kind in dict.fromkeys(log or [])]
-    if resume and look(config, folder, resume=True) is not None:
+    if resume and check_folder(config, folder, resume=True) is not None:
         console.print(f"{folder} was finished before; nothing is left to do", markup=False)
     elif resume and not (folder / "config.json").exists():
         console.print(f"there is no run in {folder} to go on with; it begins now", markup=False)
     try:
         with ProgressBars(console) as bars:
-            both = Together(bars, *trackers)
-            record = run_config(config, folder, resume=resume, command=sys.argv, observer=both)
+            both = Callbacks(bars, *trackers)
+            record = run_config(config, folder, resume=resume, command=sys.argv, callback=both)
     except KeyboardInterrupt:
         print("sodap: interrupted; go on with the same command and --resume", file=sys.stderr)
         raise typer.Exit(130) from None
@@ -253,7 +253,7 @@ def report(
 @app.command()
 def recipes() -> None:
     """List the recipes that `sodap run` knows."""
-    from sodap.experiments import read_recipe, recipe_names
+    from sodap.runs import read_recipe, recipe_names
 
     table = Table(box=None, pad_edge=False, show_header=False)
     for name in recipe_names():

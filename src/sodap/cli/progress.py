@@ -12,7 +12,7 @@ from rich.markup import escape
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
 from sodap.drift import too_few
-from sodap.experiments import Observer
+from sodap.runs import RunCallback
 from sodap.streams import Stage, Stream
 
 
@@ -48,7 +48,7 @@ class Bars:
         self.console.print(line, highlight=False, soft_wrap=True, markup=False)
 
 
-class ProgressBars(Bars, Observer):
+class ProgressBars(Bars, RunCallback):
     """One bar for the stream, one for the epoch under way."""
 
     def __init__(self, console: Console, title: str = "") -> None:

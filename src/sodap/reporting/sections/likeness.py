@@ -9,12 +9,12 @@ from matplotlib import rc_context
 from matplotlib.figure import Figure
 from numpy.typing import NDArray
 
-from sodap.experiments.evidence import StageEvidence
 from sodap.reporting.blocks import Cell, Drawing, Table
 from sodap.reporting.figures import BLUE, ORANGE, WIDTH
 from sodap.reporting.heat import veil
 from sodap.reporting.runs import ShownRun
 from sodap.reporting.svg import INK, STYLE
+from sodap.runs.evidence import StageEvidence
 
 
 def likeness_drawings(run: ShownRun) -> Iterator[Drawing]:

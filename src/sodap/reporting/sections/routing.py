@@ -11,13 +11,13 @@ from matplotlib import rc_context
 from matplotlib.figure import Figure
 from numpy.typing import NDArray
 
-from sodap.experiments.evidence import DomainRouting, StageEvidence
 from sodap.reporting.blocks import Block, Cell, Drawing, Prose, Section, Table
 from sodap.reporting.figures import BLUE, GAP, GREY, THUMBNAIL, WIDTH
 from sodap.reporting.heat import veil
 from sodap.reporting.runs import ShownRun
 from sodap.reporting.sections.likeness import likeness_drawings
 from sodap.reporting.svg import INK, STYLE
+from sodap.runs.evidence import DomainRouting, StageEvidence
 
 LAYER_GAP = 2
 """Clear rows between two layers of a heat map."""

@@ -12,12 +12,12 @@ import pytest
 import torch
 from tests.conftest import make_stream
 
-import sodap.experiments.tracking as tracking
+import sodap.runs.tracking as tracking
 from sodap.errors import SodapError
-from sodap.experiments import Observer, RunConfig, load_config, run
-from sodap.experiments.evidence import read_steps
-from sodap.experiments.tracking import LostTrackerWarning, Together, Tracker, step_numbers
 from sodap.learning.trace import TraceBuffer
+from sodap.runs import RunCallback, RunConfig, load_config, run
+from sodap.runs.evidence import read_steps
+from sodap.runs.tracking import Callbacks, LostTrackerWarning, Tracker, step_numbers
 from sodap.streams import Stage
 
 QUICK = ["epochs=2", "patience=2", "batch_size=16", "device=cpu", "evidence=false"]
@@ -57,11 +57,11 @@ def notebook(monkeypatch: pytest.MonkeyPatch) -> Notebook:
 
 
 def learn(
-    folder: Path, kind: str = "wandb", recipe: str = "default", *others: Observer, **more: Any
+    folder: Path, kind: str = "wandb", recipe: str = "default", *others: RunCallback, **more: Any
 ) -> dict[str, Any]:
     config = load_config(recipe, QUICK)
-    observer = Together(Tracker(kind, config, folder), *others)
-    return run(config, folder, stream=make_stream(), observer=observer, **more)
+    callback = Callbacks(Tracker(kind, config, folder), *others)
+    return run(config, folder, stream=make_stream(), callback=callback, **more)
 
 
 def log_of(folder: Path) -> list[dict[str, Any]]:
@@ -123,7 +123,7 @@ class PluggedOutError(Exception):
     pass
 
 
-class Stopper(Observer):
+class Stopper(RunCallback):
     def epoch_done(self, stage: Stage, row: Mapping[str, Any]) -> None:
         if (stage.number, row["epoch"]) == (2, 1):
             raise PluggedOutError

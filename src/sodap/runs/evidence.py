@@ -51,7 +51,7 @@ LARGEST_STATE = 64_000_000
 
 
 @dataclass(frozen=True)
-class Findings:
+class PendingWrite:
     """What is to be written under `name` in `folder`; all of it is in the host's memory."""
 
     folder: Path
@@ -70,7 +70,7 @@ def evidence_of(
     tested: Sequence[Domain],
     answers: Sequence[Answers],
     pool: Mapping[str, int] | None,
-) -> Findings:
+) -> PendingWrite:
     """FOLDER/evidence/stage-N, with the answers to the test images of each domain.
 
     `pool` is its partition as the method counts it.
@@ -99,7 +99,7 @@ def evidence_of(
         "looked_at": LOOKED_AT,
         "seconds": time.perf_counter() - began,
     }
-    return Findings(folder / "evidence", f"stage-{stage.number}", tensors, facts)
+    return PendingWrite(folder / "evidence", f"stage-{stage.number}", tensors, facts)
 
 
 def images_to_look_at(split: Split, classes: int) -> tuple[Tensor, Tensor]:
@@ -166,13 +166,13 @@ def prompt_likeness(method: Method, in_use: int | None = None) -> Tensor | None:
     return None
 
 
-def model_of(folder: Path, learner: Learner, number: int) -> list[Findings]:
+def model_of(folder: Path, learner: Learner, number: int) -> list[PendingWrite]:
     """The model after a stage, for cross-composition; nothing where it is too large to keep."""
     state = learner.method.state()
     if sum(tensor.nbytes for tensor in state.values()) > LARGEST_STATE:
         return []
     copies = {name: tensor.detach().to("cpu", copy=True) for name, tensor in state.items()}
-    return [Findings(folder / "stages" / str(number), "model", copies, learner.facts())]
+    return [PendingWrite(folder / "stages" / str(number), "model", copies, learner.facts())]
 
 
 def keep_steps(folder: Path, progress: StageProgress) -> None:

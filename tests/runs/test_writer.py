@@ -6,8 +6,8 @@ from typing import Any
 import pytest
 
 from sodap.errors import SodapError
-from sodap.experiments import writer
-from sodap.experiments.writer import Writer
+from sodap.runs import writer
+from sodap.runs.writer import Writer
 
 
 def waited(let_go: threading.Event) -> None:

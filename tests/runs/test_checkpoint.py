@@ -8,9 +8,9 @@ import pytest
 import torch
 
 from sodap.errors import SodapError
-from sodap.experiments import checkpoint
-from sodap.experiments.checkpoint import Checkpoint
-from sodap.experiments.writer import Writer
+from sodap.runs import checkpoint
+from sodap.runs.checkpoint import Checkpoint
+from sodap.runs.writer import Writer
 from sodap.storage import save_state
 
 

@@ -17,20 +17,12 @@ from tests.conftest import make_stream
 import sodap
 from sodap.errors import SodapError
 from sodap.evaluation import accuracy, summary
-from sodap.experiments import (
-    Observer,
-    RunConfig,
-    account,
-    checkpoint,
-    evidence,
-    load_config,
-    run,
-)
-from sodap.experiments.environment import environment
-from sodap.experiments.evidence import read_steps
-from sodap.experiments.run import OtherProgramWarning
-from sodap.experiments.writer import Writer
 from sodap.methods import Sequential
+from sodap.runs import RunCallback, RunConfig, checkpoint, evidence, load_config, run, run_log
+from sodap.runs.environment import environment
+from sodap.runs.evidence import read_steps
+from sodap.runs.run import OtherProgramWarning
+from sodap.runs.writer import Writer
 from sodap.storage import save_state, write_bytes
 from sodap.streams import Stage, Stream
 
@@ -79,7 +71,7 @@ class PluggedOutError(Exception):
     pass
 
 
-class Stopper(Observer):
+class Stopper(RunCallback):
     """Stops a run after so many epochs, as a failure in the middle would."""
 
     def __init__(self, epochs: int, error: type[BaseException] = PluggedOutError) -> None:
@@ -97,7 +89,7 @@ def test_an_interrupted_run_ends_with_the_same_result(
 ) -> None:
     folder = tmp_path / "run"
     with pytest.raises(PluggedOutError):
-        run(quick(), folder, stream=make_stream(), observer=Stopper(epochs))
+        run(quick(), folder, stream=make_stream(), callback=Stopper(epochs))
     broken = json.loads((folder / "record.json").read_text())
     assert broken["status"] == "failed"
     assert len((folder / "log.jsonl").read_text().splitlines()) == epochs
@@ -121,14 +113,14 @@ def test_a_run_that_goes_on_with_other_code_says_so(
 ) -> None:
     for _ in range(2):  # stopped twice with the old code, once of that in the midst of a stage
         with pytest.raises(PluggedOutError):
-            run(quick(), tmp_path, stream=make_stream(), observer=Stopper(1), resume=True)
+            run(quick(), tmp_path, stream=make_stream(), callback=Stopper(1), resume=True)
     now = environment() | {key: "mended", "sodap": "99"}
     monkeypatch.setattr(sys.modules[run.__module__], "environment", lambda _: now)
     with (
         pytest.warns(OtherProgramWarning, match="in part with other code or packages"),
         pytest.raises(PluggedOutError),
     ):
-        run(quick(), tmp_path, stream=make_stream(), observer=Stopper(1), resume=True)
+        run(quick(), tmp_path, stream=make_stream(), callback=Stopper(1), resume=True)
     with pytest.warns(OtherProgramWarning):  # and it is not forgotten
         record = run(quick(), tmp_path, stream=make_stream(), resume=True)
     assert record["environment"] == now
@@ -136,7 +128,7 @@ def test_a_run_that_goes_on_with_other_code_says_so(
     assert earlier["sodap"] == sodap.__version__
 
 
-@pytest.mark.filterwarnings("ignore::sodap.experiments.run.OtherProgramWarning")
+@pytest.mark.filterwarnings("ignore::sodap.runs.run.OtherProgramWarning")
 def test_every_program_of_a_run_is_remembered(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -145,7 +137,7 @@ def test_every_program_of_a_run_is_remembered(
         now = programs[name]
         monkeypatch.setattr(sys.modules[run.__module__], "environment", lambda _, now=now: now)
         with pytest.raises(PluggedOutError):
-            run(quick(), tmp_path, stream=make_stream(), observer=Stopper(1), resume=True)
+            run(quick(), tmp_path, stream=make_stream(), callback=Stopper(1), resume=True)
     found = json.loads((tmp_path / "record.json").read_text())
     assert [each["code"] for each in found["earlier_environments"]] == ["B", "C"]
 
@@ -216,7 +208,7 @@ def test_killed_before_its_steps_were_written(
 
     monkeypatch.setattr(checkpoint, "SHARE", 0)  # one after every epoch
     with monkeypatch.context() as for_now:
-        for_now.setattr(account, "keep_steps", die)
+        for_now.setattr(run_log, "keep_steps", die)
         with pytest.raises(NoMoreError):
             run(quick(), folder, stream=make_stream())
     run(quick(), folder, stream=make_stream(), resume=True)
@@ -233,7 +225,7 @@ def test_epochs_after_the_last_checkpoint_come_once(
     folder = tmp_path / "run"
     monkeypatch.setattr(checkpoint, "SHARE", 1e9)  # the first epoch's is the only one
     with pytest.raises(PluggedOutError):
-        run(quick(), folder, stream=make_stream(), observer=Stopper(epochs))
+        run(quick(), folder, stream=make_stream(), callback=Stopper(epochs))
     assert len(read_steps(folder, log_of(folder))) == (epochs + 1) // 2
     run(quick(), folder, stream=make_stream(), resume=True)
     assert files(folder / "steps") == files(finished[0] / "steps")
@@ -301,7 +293,7 @@ def test_a_checkpoint_that_fails_hides_no_interruption(
 
     monkeypatch.setattr(checkpoint, "save_state", fail)
     with pytest.raises(KeyboardInterrupt):
-        run(quick(), folder, stream=make_stream(), observer=Stopper(1, KeyboardInterrupt))
+        run(quick(), folder, stream=make_stream(), callback=Stopper(1, KeyboardInterrupt))
     assert json.loads((folder / "record.json").read_text())["status"] == "interrupted"
 
 
@@ -325,14 +317,14 @@ def test_files_tell_of_the_moment_that_they_were_handed_over_at(
         assert not progress.best, "a copy of the model would wait for the disk as well"
         keep(folder, progress)
 
-    class Late(Observer):
+    class Late(RunCallback):
         def epoch_done(self, stage: Stage, row: Any) -> None:
             if row["epoch"] == 2:
                 let_go.set()
 
-    monkeypatch.setattr(account, "write_bytes", late)
-    monkeypatch.setattr(account, "keep_steps", seen)
-    run(quick(), tmp_path / "run", stream=make_stream(), observer=Late())
+    monkeypatch.setattr(run_log, "write_bytes", late)
+    monkeypatch.setattr(run_log, "keep_steps", seen)
+    run(quick(), tmp_path / "run", stream=make_stream(), callback=Late())
     assert logs == [0, 1, 2, 2, 3, 4, 4, 4]
     # From one epoch to the next nothing is new in the record.
     under_way = [record.get("under_way", {}).get("stage") for record in records]
@@ -366,14 +358,14 @@ def test_a_stage_counts_as_done_when_all_that_it_leaves_is_there(
             assert done[-1] == 2 or (home / "stages" / "1" / "model.json").is_file()
         save_state(folder, name, tensors, facts)
 
-    class Second(Observer):
+    class Second(RunCallback):
         def epoch_done(self, stage: Stage, row: Any) -> None:
             if (row["stage"], row["epoch"]) == (2, 1):
                 second_epoch.set()
 
     monkeypatch.setattr(evidence, "save_state", late)
     monkeypatch.setattr(checkpoint, "save_state", looked)
-    run(quick(), home, stream=make_stream(), observer=Second())
+    run(quick(), home, stream=make_stream(), callback=Second())
     assert done == [1, 2]
     assert files(home / "stages" / "1") == files(finished[0] / "stages" / "1")
 
@@ -419,7 +411,7 @@ def test_what_a_stage_could_not_leave_is_made_up_for(
     assert files(home / "stages" / "1") == files(finished[0] / "stages" / "1")
 
 
-class Listener(Observer):
+class Listener(RunCallback):
     """Writes down what it was told."""
 
     def __init__(self) -> None:
@@ -441,7 +433,7 @@ def failing(monkeypatch: pytest.MonkeyPatch, when: Callable[[Path, bytes], bool]
             raise SodapError("the disk is full")
         write_bytes(path, content)
 
-    monkeypatch.setattr(account, "write_bytes", maybe)
+    monkeypatch.setattr(run_log, "write_bytes", maybe)
 
 
 def test_a_full_disk_is_noticed_within_the_epoch(
@@ -450,7 +442,7 @@ def test_a_full_disk_is_noticed_within_the_epoch(
     folder, listener = tmp_path / "run", Listener()
     failing(monkeypatch, lambda path, content: path.name == "log.jsonl" and b"epoch" in content)
     with pytest.raises(SodapError, match="the disk is full"):
-        run(quick(), folder, stream=make_stream(), observer=listener)
+        run(quick(), folder, stream=make_stream(), callback=listener)
     assert listener.batches < 4, "of two epochs, two batches each"
     assert listener.told[-1] == "failed"
 
@@ -461,7 +453,7 @@ def test_nobody_hears_of_an_end_that_is_not_on_disk(
     listener = Listener()
     failing(monkeypatch, lambda _, content: b'"status": "finished"' in content)
     with pytest.raises(SodapError, match="the disk is full"):
-        run(quick("sequential"), tmp_path / "run", stream=make_stream(), observer=listener)
+        run(quick("sequential"), tmp_path / "run", stream=make_stream(), callback=listener)
     assert set(listener.told) == {"running"}
     monkeypatch.undo()
     record = run(quick("sequential"), tmp_path / "run", stream=make_stream(), resume=True)
@@ -481,10 +473,10 @@ def test_a_second_interruption_changes_nothing(
     def again(_: Any) -> None:
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(account, "write_bytes", slowly)
+    monkeypatch.setattr(run_log, "write_bytes", slowly)
     monkeypatch.setattr(Writer, "settle", again)
     with pytest.raises(KeyboardInterrupt):
-        run(quick(), folder, stream=make_stream(), observer=Stopper(1, KeyboardInterrupt))
+        run(quick(), folder, stream=make_stream(), callback=Stopper(1, KeyboardInterrupt))
     record, deadline = folder / "record.json", time.monotonic() + 30
     while not record.exists() or b'"status": "interrupted"' not in record.read_bytes():
         assert time.monotonic() < deadline
@@ -498,7 +490,7 @@ def test_what_a_killed_run_left_is_cleared_away(
     folder.mkdir()
     (folder / ".config.json.abc.tmp").write_text("{")  # killed before it had begun
     with pytest.raises(PluggedOutError):
-        run(quick(), folder, stream=make_stream(), observer=Stopper(2))
+        run(quick(), folder, stream=make_stream(), callback=Stopper(2))
     (folder / "checkpoint" / ".state.json.def.tmp").touch()
     (folder / ".record.json.ghi.tmp").touch()
     assert run(quick(), folder, stream=make_stream(), resume=True)["R"] == finished[1]["R"]
@@ -511,7 +503,7 @@ def test_what_a_killed_run_left_is_cleared_away(
 def test_a_damaged_checkpoint_is_refused(tmp_path: Path) -> None:
     folder = tmp_path / "run"
     with pytest.raises(PluggedOutError):
-        run(quick("sequential"), folder, stream=make_stream(), observer=Stopper(2))
+        run(quick("sequential"), folder, stream=make_stream(), callback=Stopper(2))
     file = next((folder / "checkpoint").glob("*.safetensors"))
     content = bytearray(file.read_bytes())
     content[len(content) // 2] ^= 1
@@ -523,13 +515,13 @@ def test_a_damaged_checkpoint_is_refused(tmp_path: Path) -> None:
 def test_two_processes_do_not_learn_in_one_folder(tmp_path: Path) -> None:
     refused = []
 
-    class Impatient(Observer):
+    class Impatient(RunCallback):
         def epoch_done(self, stage: Stage, row: Any) -> None:
             with pytest.raises(SodapError, match="another process is at work") as error:
                 run(quick(), tmp_path / "run", stream=make_stream(), resume=True)
             refused.append(error)
 
-    record = run(quick(), tmp_path / "run", stream=make_stream(), observer=Impatient())
+    record = run(quick(), tmp_path / "run", stream=make_stream(), callback=Impatient())
     assert len(refused) == 4
     assert run(quick(), tmp_path / "run", stream=make_stream(), resume=True) == record
 
@@ -541,8 +533,8 @@ def test_whoever_waited_for_a_run_that_finished_leaves_it_alone(
     folder = tmp_path / "run"
     shutil.copytree(finished[0], folder)
     before = files(folder / "model")
-    running = sys.modules["sodap.experiments.run"]  # the package has a function of that name
-    monkeypatch.setattr(running, "look", lambda *_, **__: None)
+    running = sys.modules["sodap.runs.run"]  # the package has a function of that name
+    monkeypatch.setattr(running, "check_folder", lambda *_, **__: None)
     assert run(quick(), folder, stream=make_stream(), resume=True) == finished[1]
     assert files(folder / "model") == before
 
@@ -550,7 +542,7 @@ def test_whoever_waited_for_a_run_that_finished_leaves_it_alone(
 def test_a_run_goes_on_with_the_same_images_only(tmp_path: Path) -> None:
     folder = tmp_path / "run"
     with pytest.raises(PluggedOutError):
-        run(quick("sequential"), folder, stream=make_stream(), observer=Stopper(3))
+        run(quick("sequential"), folder, stream=make_stream(), callback=Stopper(3))
     with pytest.raises(SodapError, match="holds this run already; go on with --resume"):
         run(quick("sequential"), folder, stream=make_stream())
     with pytest.raises(SodapError, match="begun with another stream"):
@@ -567,7 +559,7 @@ def test_bad_input_writes_nothing(tmp_path: Path) -> None:
 def test_an_observer_sees_it_all(tmp_path: Path) -> None:
     seen: list[str] = []
 
-    class Watcher(Observer):
+    class Watcher(RunCallback):
         def started(self, stream: Stream, stages_done: int) -> None:
             seen.append(f"started {stages_done}")
 
@@ -584,6 +576,6 @@ def test_an_observer_sees_it_all(tmp_path: Path) -> None:
         quick("sequential", "epochs=1"),
         tmp_path / "run",
         stream=make_stream(domains=1),
-        observer=Watcher(),
+        callback=Watcher(),
     )
     assert seen == ["started 0", "batch 1/2", "batch 2/2", "epoch 1", "stage 1"]

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import difflib
 from collections.abc import Iterable, Mapping
-from importlib import resources
-from pathlib import Path
 from typing import Any, Literal
 
 import yaml
@@ -14,6 +12,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 from sodap.errors import SodapError
 from sodap.learning import Training
 from sodap.methods import find_method, method_names
+from sodap.runs.named_yaml import RECIPES, read_named_yaml, yaml_names
 
 
 class RunConfig(BaseModel):
@@ -60,49 +59,14 @@ class RunConfig(BaseModel):
 
 
 def recipe_names() -> list[str]:
-    return names_on("recipes")
+    return yaml_names(RECIPES)
 
 
 def read_recipe(name: str) -> tuple[str, dict[str, Any]]:
     """A recipe's description (the comment it opens with) and its content."""
     if name not in recipe_names() and name in method_names():
         raise SodapError(f"'{name}' is a method, no recipe: `sodap run default method={name}`")
-    return take_from("recipes", "recipe", name)
-
-
-def names_on(shelf: str) -> list[str]:
-    """The YAML files that come with the package, in the folder `shelf`."""
-    files = resources.files("sodap.experiments").joinpath(shelf).iterdir()
-    return sorted(file.name.removesuffix(".yaml") for file in files if file.name.endswith(".yaml"))
-
-
-def take_from(shelf: str, kind: str, name: str) -> tuple[str, dict[str, Any]]:
-    """The opening comment and the content of a file on the shelf, or of a user's own."""
-    try:
-        return _described(shelf, kind, name)
-    except (OSError, UnicodeDecodeError) as error:
-        raise SodapError(f"{kind} '{name}' cannot be read as text") from error
-
-
-def _described(shelf: str, kind: str, name: str) -> tuple[str, dict[str, Any]]:
-    if name in names_on(shelf):
-        source = resources.files("sodap.experiments").joinpath(shelf, f"{name}.yaml")
-        text = source.read_text("utf-8")
-    elif name.endswith((".yaml", ".yml")) and Path(name).is_file():
-        text = Path(name).read_text("utf-8")
-    else:
-        raise SodapError(
-            f"no {kind} is called '{name}'; there are: {', '.join(names_on(shelf))}, "
-            f"or give a YAML file of your own"
-        )
-    try:
-        content = yaml.safe_load(text) or {}
-    except yaml.YAMLError as error:
-        raise SodapError(f"{kind} '{name}' is not valid YAML") from error
-    if not isinstance(content, dict):
-        raise SodapError(f"{kind} '{name}' must be a list of 'key: value' lines")
-    opening = [line[1:].strip() for line in text.split("\n\n")[0].splitlines() if line[:1] == "#"]
-    return " ".join(opening), content
+    return read_named_yaml(RECIPES, "recipe", name)
 
 
 def load_config(recipe: str, changes: Iterable[str] = ()) -> RunConfig:

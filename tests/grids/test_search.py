@@ -8,8 +8,7 @@ import torch
 from tests.conftest import make_stream
 
 from sodap.errors import SodapError
-from sodap.experiments import load_config
-from sodap.experiments.search import (
+from sodap.grids.search import (
     SEED,
     as_changes,
     choose,
@@ -22,6 +21,7 @@ from sodap.experiments.search import (
 )
 from sodap.methods import find_method, method_names
 from sodap.methods.base import BEYOND, BUDGET
+from sodap.runs import load_config
 
 RATES = [{"lr": 3e-4}, {"lr": 1e-3}, {"lr": 3e-3}, {"lr": 1e-2}]
 BASE = load_config("sequential", [f"seed={SEED}", "epochs=1"])

@@ -16,14 +16,15 @@ import pytest
 from PIL import Image
 from tests.conftest import make_split, make_stream
 
-import sodap.experiments.grid as grid_module
-import sodap.experiments.task as task_module
+import sodap.grids.grid as grid_module
+import sodap.grids.task as task_module
 import sodap.streams.registry as stream_registry
 from sodap.errors import SodapError, TrainingBrokeError
-from sodap.experiments import Grid, GridObserver, Observer, Task, grid_names, read_grid, run
-from sodap.experiments.variants import Entry, read_entry
-from sodap.experiments.workers import TaskResult, _attempt
+from sodap.grids import Grid, GridCallback, Task, grid_names, read_grid
+from sodap.grids.variants import Entry, read_entry
+from sodap.grids.workers import TaskResult, _attempt
 from sodap.methods import Sequential, find_method, method_names
+from sodap.runs import RunCallback, run
 from sodap.storage import folder_lock, write_json
 from sodap.streams import Stage, Stream
 
@@ -38,7 +39,7 @@ def in_this_process(
         yield TaskResult(task, *_attempt(work, task))
 
 
-class Watcher(GridObserver):
+class Watcher(GridCallback):
     def __init__(self) -> None:
         self.total = 0
         self.done: list[str] = []
@@ -141,7 +142,7 @@ def test_images_are_decoded_once_before_the_first_run(
         Image.fromarray(pixels).save(place / f"{number}.png")
     heard: list[tuple[int, int] | str] = []
 
-    class Listener(GridObserver):
+    class Listener(GridCallback):
         def images_decoded(self, done: int, total: int) -> None:
             heard.append((done, total))
 
@@ -363,7 +364,7 @@ def test_a_candidate_that_met_an_accident_is_tried_again(
 
 
 def test_an_interrupted_run_goes_on(tmp_path: Path) -> None:
-    class Stopper(Observer):
+    class Stopper(RunCallback):
         def stage_done(self, stage: Stage, record: Mapping[str, Any]) -> None:
             if stage.number == 2:
                 raise KeyboardInterrupt
@@ -372,7 +373,7 @@ def test_an_interrupted_run_goes_on(tmp_path: Path) -> None:
     whole.run()
     folder = tmp_path / "two" / "stripes" / "sequential" / "s0"
     with pytest.raises(KeyboardInterrupt):
-        run(halved.config("stripes", Entry("sequential"), 0), folder, observer=Stopper())
+        run(halved.config("stripes", Entry("sequential"), 0), folder, callback=Stopper())
     assert record(tmp_path / "two", "sequential", 0)["status"] == "interrupted"
     assert halved.run().done == 1
     confusions = [record(tmp_path / n, "sequential", 0)["confusions"] for n in ("one", "two")]

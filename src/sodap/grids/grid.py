@@ -1,7 +1,7 @@
 """A grid: streams x methods x seeds, each run in a folder of its own, done by several processes.
 
 OUT/STREAM/METHOD/search.json          which setting was chosen, and from what
-OUT/STREAM/METHOD/sSEED/               a run (see `sodap.experiments.run`)
+OUT/STREAM/METHOD/sSEED/               a run (see `sodap.runs.run`)
 OUT/STREAM/METHOD@OPTION/sSEED/        a variant's run, with the setting chosen for the method
 
 A grid may be started again at any time: finished runs are left alone, interrupted ones go on where
@@ -25,9 +25,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from sodap.backbones import native_size
 from sodap.errors import FolderBusyError, SodapError, TrainingBrokeError
-from sodap.experiments.config import RunConfig, load_config, names_on, take_from
-from sodap.experiments.run import check_weights, look
-from sodap.experiments.search import (
+from sodap.grids.search import (
     SEED,
     Setting,
     as_changes,
@@ -39,11 +37,14 @@ from sodap.experiments.search import (
     settings_to_compare,
     write_search,
 )
-from sodap.experiments.task import PAUSE_S, Task, decode, performed, place_of, told
-from sodap.experiments.variants import Entry, read_entry
-from sodap.experiments.workers import TaskResult
+from sodap.grids.task import PAUSE_S, Task, decode, error_line, performed, place_of
+from sodap.grids.variants import Entry, read_entry
+from sodap.grids.workers import TaskResult
 from sodap.methods import find_method, method_names
 from sodap.methods.base import BEYOND
+from sodap.runs.config import RunConfig, load_config
+from sodap.runs.named_yaml import GRIDS, read_named_yaml, yaml_names
+from sodap.runs.run import check_folder, check_weights
 from sodap.storage import folder_lock
 from sodap.streams import stream_names
 
@@ -68,11 +69,11 @@ class GridRecipe(BaseModel):
 
 
 def grid_names() -> list[str]:
-    return names_on("grids")
+    return yaml_names(GRIDS)
 
 
 def read_grid(name: str) -> GridRecipe:
-    _, content = take_from("grids", "grid", name)
+    _, content = read_named_yaml(GRIDS, "grid", name)
     try:
         return GridRecipe.model_validate(content)
     except ValidationError as error:
@@ -81,7 +82,7 @@ def read_grid(name: str) -> GridRecipe:
         raise SodapError(f"grid '{name}', '{key}': {first['msg'].lower()}") from error
 
 
-class GridObserver:
+class GridCallback:
     """What can be watched of a grid; this one looks away."""
 
     def images_decoded(self, done: int, total: int) -> None: ...
@@ -102,7 +103,7 @@ class GridObserver:
 
 
 @dataclass
-class Outcome:
+class GridSummary:
     """How a grid went."""
 
     finished: int = 0
@@ -119,7 +120,7 @@ class Outcome:
 class Grid:
     streams: Sequence[str]
     methods: Sequence[str]
-    """Methods, and variants of them (see `sodap.experiments.variants`)."""
+    """Methods, and variants of them (see `sodap.grids.variants`)."""
     seeds: Sequence[int]
     out: Path
     changes: Sequence[str] = ()
@@ -167,18 +168,18 @@ class Grid:
     def compared(self, method: str) -> list[Setting]:
         return settings_to_compare(method, self.changes) if self.search else []
 
-    def run(self, observer: GridObserver | None = None) -> Outcome:
+    def run(self, callback: GridCallback | None = None) -> GridSummary:
         """Search where there is something to choose, then run what is not finished."""
         self.check()
-        return _Progress(self, observer or GridObserver()).to_the_end()
+        return _Progress(self, callback or GridCallback()).to_the_end()
 
 
 class _Progress:
     """A grid under way."""
 
-    def __init__(self, grid: Grid, observer: GridObserver) -> None:
-        self.grid, self.observer = grid, observer
-        self.outcome = Outcome()
+    def __init__(self, grid: Grid, callback: GridCallback) -> None:
+        self.grid, self.callback = grid, callback
+        self.outcome = GridSummary()
         self.tasks: deque[Task] = deque()
         self.threads = max(1, len(os.sched_getaffinity(0)) // grid.jobs)
         self.entries: dict[str, list[Entry]] = {}  # by method: those of one share its search
@@ -192,7 +193,7 @@ class _Progress:
         self.elsewhere: list[tuple[str, str]] = []  # cells that another process searches for
         self.warned: set[str] = set()
 
-    def to_the_end(self) -> Outcome:
+    def to_the_end(self) -> GridSummary:
         try:
             self._begin()
             while self.tasks or self.elsewhere:
@@ -221,7 +222,7 @@ class _Progress:
         self.tasks += later  # searches first: more runs come out of them
         if self.tasks:
             self._decode()
-        self.observer.planned(len(self.tasks) + expected, self.outcome.finished)
+        self.callback.planned(len(self.tasks) + expected, self.outcome.finished)
 
     def _open(self, stream: str, method: str) -> list[Task] | None:
         """What is to do for a cell first; None as long as another process searches for it."""
@@ -281,7 +282,7 @@ class _Progress:
             for seed in self.grid.seeds:
                 config = self.grid.config(stream, entry, seed, search and search["chosen"])
                 folder = self.grid.home(stream, entry) / f"s{seed}"
-                if look(config, folder, resume=True) is not None:
+                if check_folder(config, folder, resume=True) is not None:
                     self.outcome.finished += 1
                     continue
                 context = {
@@ -305,27 +306,27 @@ class _Progress:
         needed = {task.config.stream: task.config for task in self.tasks}
         for stream, config in needed.items():
             if stream not in stream_names():  # those are made in memory, by each worker
-                decode(config, self.observer.images_decoded)
+                decode(config, self.callback.images_decoded)
 
     def _take(self, report: TaskResult[Task]) -> None:
         task, result = report.task, report.result or {}
         # A setting that cannot be trained has a result: no score. Other errors (memory, disk) say
         # nothing about the setting.
         broke = task.setting is not None and isinstance(report.error, TrainingBrokeError)
-        error = told(report)
+        error = error_line(report)
         for words in result.get("warnings", ()):
             if words not in self.warned:
                 self.warned.add(words)
-                self.observer.warned(words)
+                self.callback.warned(words)
         if broke:
             error, result = None, {"score": None}
         if error is not None:
             self.outcome.failures[task.label] = error
             if task.setting is not None:
                 self._give_up(task.cell)
-            self.observer.task_failed(task, error)
+            self.callback.task_failed(task, error)
             return
-        self.observer.task_done(task, result)
+        self.callback.task_done(task, result)
         if task.setting is None:
             self.outcome.done += 1
         else:
@@ -352,7 +353,7 @@ class _Progress:
         if further is not None and len(compared) < offered + BEYOND:
             compared.append(further)
             self.tasks.append(self._candidate(*task.cell, len(compared) - 1))
-            self.observer.search_goes_on(further)
+            self.callback.search_goes_on(further)
         else:
             self._decide(task.cell, scores, ordered)
 
@@ -375,7 +376,7 @@ class _Progress:
             write_search(home, search)
             shutil.rmtree(home / "search", ignore_errors=True)
             self._let_go(cell)
-            self.observer.search_done(search)
+            self.callback.search_done(search)
             self.tasks += self._runs(stream, method, search)
         except SodapError as error:
             self.outcome.failures[f"{place_of(stream)} {method}"] = str(error)

@@ -9,7 +9,7 @@ from collections import deque
 import pytest
 
 from sodap.errors import FolderBusyError
-from sodap.experiments.workers import TaskResult, work_off
+from sodap.grids.workers import TaskResult, work_off
 
 
 class ForeignError(FolderBusyError):

@@ -21,10 +21,10 @@ from pathlib import Path
 from typing import Any
 
 from sodap.errors import SodapError
-from sodap.experiments.config import RunConfig, difference
-from sodap.experiments.variants import SIGN
+from sodap.grids.variants import SIGN
 from sodap.methods import find_method
 from sodap.methods.base import BEYOND, BUDGET, RATES
+from sodap.runs.config import RunConfig, difference
 from sodap.storage import read_json, write_json
 from sodap.streams import Stream
 

@@ -7,10 +7,10 @@ import pytest
 from pydantic import Field
 
 from sodap.errors import SodapError
-from sodap.experiments import RunConfig, load_config, read_recipe, recipe_names
-from sodap.experiments.config import difference
 from sodap.learning import Training
 from sodap.methods import MethodConfig, Sequential, find_method, method_names, registry
+from sodap.runs import RunConfig, load_config, read_recipe, recipe_names
+from sodap.runs.config import difference
 from sodap.streams import Augmentation
 
 

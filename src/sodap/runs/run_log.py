@@ -16,9 +16,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from sodap.evaluation import accuracy, macro_f1, quadratic_kappa, summary
-from sodap.experiments.evidence import keep_steps
-from sodap.experiments.writer import Writer
 from sodap.learning import StageProgress
+from sodap.runs.evidence import keep_steps
+from sodap.runs.writer import Writer
 from sodap.storage import as_json, write_bytes
 
 MEASURES: Mapping[str, Callable[[NDArray[np.int64]], float]] = {
@@ -28,7 +28,7 @@ MEASURES: Mapping[str, Callable[[NDArray[np.int64]], float]] = {
 }
 
 
-class Account:
+class RunLog:
     """The stages that are over, one after the other, and how the one under way gets on."""
 
     def __init__(self, folder: Path, header: dict[str, Any], writer: Writer) -> None:

@@ -28,9 +28,9 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from sodap.errors import SodapError
-from sodap.experiments.config import RunConfig
-from sodap.experiments.observer import Observer
 from sodap.learning.trace import Trace
+from sodap.runs.callback import RunCallback
+from sodap.runs.config import RunConfig
 from sodap.streams import Stage, Stream
 
 POINTS = 50
@@ -97,7 +97,7 @@ TRACKERS: Mapping[str, Callable[[RunConfig, Path], Logger]] = {
 }
 
 
-class Tracker(Observer):
+class Tracker(RunCallback):
     """Forwards what a run shows to one logger."""
 
     def __init__(self, kind: str, config: RunConfig, folder: Path) -> None:
@@ -167,38 +167,38 @@ class Tracker(Observer):
             )
 
 
-class Together(Observer):
-    """Several observers as one."""
+class Callbacks(RunCallback):
+    """Several callbacks as one."""
 
-    def __init__(self, *observers: Observer) -> None:
-        self.observers = observers
+    def __init__(self, *callbacks: RunCallback) -> None:
+        self.callbacks = callbacks
 
     def images_decoded(self, done: int, total: int) -> None:
-        for each in self.observers:
+        for each in self.callbacks:
             each.images_decoded(done, total)
 
     def started(self, stream: Stream, stages_done: int) -> None:
-        for each in self.observers:
+        for each in self.callbacks:
             each.started(stream, stages_done)
 
     def batch_done(self, stage: Stage, epoch: int, step: int, steps: int) -> None:
-        for each in self.observers:
+        for each in self.callbacks:
             each.batch_done(stage, epoch, step, steps)
 
     def steps_done(self, stage: Stage, trace: Trace) -> None:
-        for each in self.observers:
+        for each in self.callbacks:
             each.steps_done(stage, trace)
 
     def epoch_done(self, stage: Stage, row: Mapping[str, Any]) -> None:
-        for each in self.observers:
+        for each in self.callbacks:
             each.epoch_done(stage, row)
 
     def stage_done(self, stage: Stage, record: Mapping[str, Any]) -> None:
-        for each in self.observers:
+        for each in self.callbacks:
             each.stage_done(stage, record)
 
     def recorded(self, record: Mapping[str, Any]) -> None:
-        for each in self.observers:
+        for each in self.callbacks:
             each.recorded(record)
 
 

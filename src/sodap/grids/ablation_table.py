@@ -15,8 +15,8 @@ from pathlib import Path
 from typing import Any
 
 from sodap.evaluation import Difference, Spread, paired_bootstrap, spread
-from sodap.experiments.ablation import FULL, Ablation, Variant, parts_of
-from sodap.experiments.run import is_finished
+from sodap.grids.ablation import FULL, Ablation, Variant, parts_of
+from sodap.runs.run import is_finished
 from sodap.storage import read_json, write_bytes, write_json
 
 SCORES = {"average_accuracy": "AvgACC", "average_forgetting": "AvgF"}

@@ -15,16 +15,17 @@ from typing import Any
 import pytest
 from tests.conftest import make_stream
 
-import sodap.experiments.task as task_module
+import sodap.grids.task as task_module
 import sodap.streams.registry as stream_registry
 from sodap.backbones import build_backbone
 from sodap.errors import SodapError
-from sodap.experiments import GridObserver, Task, run
-from sodap.experiments.ablation import EXTRA, FULL, REMOVALS, Ablation, Variant, parts_of
-from sodap.experiments.ablation_table import as_csv, as_markdown, table_of, write_table
-from sodap.experiments.workers import TaskResult, _attempt
+from sodap.grids import GridCallback, Task
+from sodap.grids.ablation import EXTRA, FULL, REMOVALS, Ablation, Variant, parts_of
+from sodap.grids.ablation_table import as_csv, as_markdown, table_of, write_table
+from sodap.grids.workers import TaskResult, _attempt
 from sodap.methods import ResidualSodap, ResidualSodapConfig
 from sodap.randomness import Randomness
+from sodap.runs import run
 from sodap.storage import write_json
 
 QUICK = ["stream=stripes", "epochs=1", "batch_size=16", "device=cpu", "evidence=false"]
@@ -250,7 +251,7 @@ def in_this_process(
         yield TaskResult(task, *_attempt(work, task))
 
 
-class Watcher(GridObserver):
+class Watcher(GridCallback):
     def __init__(self) -> None:
         self.seen: list[str] = []
 

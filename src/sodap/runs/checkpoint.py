@@ -13,7 +13,7 @@ from typing import Any
 
 from torch import Tensor
 
-from sodap.experiments.writer import Writer
+from sodap.runs.writer import Writer
 from sodap.storage import has_state, load_state, save_state
 
 SHARE = 20

@@ -5,7 +5,7 @@ FOLDER/splits.csv     which file trains, validates and tests; to be used again w
 FOLDER/record.json    the command, environment, R, metrics, pool, drift, status
 FOLDER/log.jsonl      one line an epoch
 FOLDER/steps/         losses and learned weights of every step
-FOLDER/evidence/      what a report shows besides (see `sodap.experiments.evidence`)
+FOLDER/evidence/      what a report shows besides (see `sodap.runs.evidence`)
 FOLDER/stages/        the model after each stage but the last, where it is small
 FOLDER/checkpoint/    where to go on after an interruption; gone when the run is finished
 FOLDER/model/         what was learned
@@ -24,14 +24,14 @@ import torch
 
 from sodap.backbones import native_size
 from sodap.errors import SodapError
-from sodap.experiments.account import Account
-from sodap.experiments.checkpoint import Checkpoint
-from sodap.experiments.config import RunConfig, difference
-from sodap.experiments.environment import environment, same_program
-from sodap.experiments.evidence import Findings, evidence_of, model_of
-from sodap.experiments.observer import Observer
-from sodap.experiments.writer import Writer
 from sodap.learning import Learner, StageProgress, Training
+from sodap.runs.callback import RunCallback
+from sodap.runs.checkpoint import Checkpoint
+from sodap.runs.config import RunConfig, difference
+from sodap.runs.environment import environment, same_program
+from sodap.runs.evidence import PendingWrite, evidence_of, model_of
+from sodap.runs.run_log import RunLog
+from sodap.runs.writer import Writer
 from sodap.storage import folder_lock, is_left_over, read_json, sweep, write_json
 from sodap.streams import Stage, Stream, load_stream, to_gpu_if_fits, union
 from sodap.streams.splits import write_splits
@@ -53,7 +53,7 @@ def run(
     *,
     resume: bool = False,
     command: Sequence[str] = (),
-    observer: Observer | None = None,
+    callback: RunCallback | None = None,
     stream: Stream | None = None,
     context: Mapping[str, Any] | None = None,
 ) -> dict[str, Any]:
@@ -63,8 +63,9 @@ def run(
     record, such as the search that chose the settings. An interrupted run goes on with
     `resume=True` and ends with the same R as if nothing had happened.
     """
+    callback = callback or RunCallback()
     native = native_size(config.backbone)  # first: a wrong name is refused as such
-    finished = look(config, folder, resume=resume)
+    finished = check_folder(config, folder, resume=resume)
     if finished is not None:
         Checkpoint(folder, Writer()).drop()  # left by an interruption in the last moment
         return finished
@@ -77,9 +78,11 @@ def run(
             data=config.data,
             split_seed=config.split_seed,
             splits=str(kept) if kept.exists() else config.splits,
-            on_progress=(observer or Observer()).images_decoded,
+            on_progress=callback.images_decoded,
         )
-    return _Run(config, folder, stream, command, observer or Observer(), context or {}).to_the_end()
+    return _Run(
+        config, folder, stream, command, callback or RunCallback(), context or {}
+    ).to_the_end()
 
 
 def check_weights(config: RunConfig) -> None:
@@ -88,7 +91,7 @@ def check_weights(config: RunConfig) -> None:
         raise SodapError(f"there is no weights file at {config.weights}")
 
 
-def look(config: RunConfig, folder: Path, *, resume: bool) -> dict[str, Any] | None:
+def check_folder(config: RunConfig, folder: Path, *, resume: bool) -> dict[str, Any] | None:
     """The record of this very run if it is finished; an error if the folder is not ours to take."""
     path = folder / "config.json"
     if folder.exists() and not folder.is_dir():
@@ -123,10 +126,10 @@ class _Run:
         folder: Path,
         stream: Stream,
         command: Sequence[str],
-        observer: Observer,
+        callback: RunCallback,
         context: Mapping[str, Any],
     ) -> None:
-        self.folder, self.stream, self.observer = folder, stream, observer
+        self.folder, self.stream, self.callback = folder, stream, callback
         self.evidence, self.keep_stages = config.evidence, config.keep_stages
         self.learner = Learner(
             stream.classes,
@@ -154,7 +157,7 @@ class _Run:
             **context,
         }
         self.writer = Writer()
-        self.account = Account(folder, header, self.writer)
+        self.account = RunLog(folder, header, self.writer)
         self.checkpoint = Checkpoint(folder, self.writer)
 
     def to_the_end(self) -> dict[str, Any]:
@@ -170,7 +173,7 @@ class _Run:
         if self.stream.rows:
             write_splits(self.folder / SPLITS, self.stream.rows)
         progress = self._resume()
-        self.observer.started(self.stream, len(self.account.stages))
+        self.callback.started(self.stream, len(self.account.stages))
         try:
             self._write("running", progress=progress)
             for stage in list(self.stream.stages())[len(self.account.stages) :]:
@@ -196,14 +199,14 @@ class _Run:
 
         def batch_done(epoch: int, step: int, steps: int) -> None:
             self.writer.check()  # an epoch may be long
-            self.observer.batch_done(stage, epoch, step, steps)
+            self.callback.batch_done(stage, epoch, step, steps)
 
         def epoch_done(progress: StageProgress) -> None:
             if self.checkpoint.is_due():
                 self._checkpoint(progress)
             self._write("running", progress=progress)
-            self.observer.steps_done(stage, progress.trace)
-            self.observer.epoch_done(stage, progress.history[-1])
+            self.callback.steps_done(stage, progress.trace)
+            self.callback.epoch_done(stage, progress.history[-1])
 
         so_far = self.stream.domains[: stage.number]
         progress = self.learner.learn(
@@ -240,7 +243,7 @@ class _Run:
                 "history": progress.history,
             }
         )
-        findings: list[Findings] = []
+        findings: list[PendingWrite] = []
         if self.evidence:
             answers, pool = [scores.answers for scores in seen], progress.ended.get("pool")
             findings.append(
@@ -250,12 +253,12 @@ class _Run:
             findings += model_of(self.folder, self.learner, stage.number)
         self._checkpoint(None, findings)
         self._write("running")
-        self.observer.stage_done(stage, self.account.stages[-1])
+        self.callback.stage_done(stage, self.account.stages[-1])
 
     # ------------------------------------------------------------------ files
 
     def _checkpoint(
-        self, progress: StageProgress | None, findings: Sequence[Findings] = ()
+        self, progress: StageProgress | None, findings: Sequence[PendingWrite] = ()
     ) -> None:
         """Where to go on, in the midst of a stage or after it with what was found at its end."""
         tensors = {f"method.{key}": value for key, value in self.learner.method.state().items()}
@@ -334,7 +337,7 @@ class _Run:
         self, status: str, note: str | None = None, progress: StageProgress | None = None
     ) -> dict[str, Any]:
         record = self.account.write(status, note, progress)
-        self.observer.recorded(record)
+        self.callback.recorded(record)
         return record
 
 

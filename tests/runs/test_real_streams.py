@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from sodap.experiments import load_config, run
+from sodap.runs import load_config, run
 from sodap.streams.splits import read_splits
 
 pytestmark = pytest.mark.slow

@@ -1,6 +1,6 @@
 """What each part of Residual SODAP is worth: the method as it is, and again without one part.
 
-OUT/VARIANT/sSEED/         a run (see `sodap.experiments.run`)
+OUT/VARIANT/sSEED/         a run (see `sodap.runs.run`)
 OUT/ablation.md|csv|json   the table, written when all runs have had their turn
 
 The removals are the eight of the paper's ablation. What it leaves open has more than one reading;
@@ -19,11 +19,11 @@ from pathlib import Path
 
 from sodap.backbones import native_size
 from sodap.errors import SodapError
-from sodap.experiments.config import RunConfig, load_config
-from sodap.experiments.grid import GridObserver, Outcome
-from sodap.experiments.run import check_weights, look
-from sodap.experiments.task import Task, decode, performed, told
-from sodap.experiments.workers import TaskResult
+from sodap.grids.grid import GridCallback, GridSummary
+from sodap.grids.task import Task, decode, error_line, performed
+from sodap.grids.workers import TaskResult
+from sodap.runs.config import RunConfig, load_config
+from sodap.runs.run import check_folder, check_weights
 from sodap.streams import stream_names
 
 METHOD = "residual-sodap"
@@ -184,23 +184,23 @@ class Ablation:
         if len(self.variants()) < 2:
             raise SodapError("there is nothing to remove: the full method has none of these parts")
 
-    def run(self, observer: GridObserver | None = None) -> Outcome:
+    def run(self, callback: GridCallback | None = None) -> GridSummary:
         """Run what is not finished; what fails costs its run alone."""
         self.check()
-        observer = observer or GridObserver()
-        outcome, tasks = Outcome(), self._tasks()
+        callback = callback or GridCallback()
+        outcome, tasks = GridSummary(), self._tasks()
         outcome.finished = len(self.variants()) * len(self.seeds) - len(tasks)
-        observer.planned(len(tasks), outcome.finished)
+        callback.planned(len(tasks), outcome.finished)
         if tasks:
-            self._decode(observer)
+            self._decode(callback)
         heard: set[str] = set()
         with closing(performed(tasks, self.jobs)) as reports:
             for report in reports:
                 for words in (report.result or {}).get("warnings", ()):
                     if words not in heard:
                         heard.add(words)
-                        observer.warned(words)
-                _take(report, outcome, observer)
+                        callback.warned(words)
+                _take(report, outcome, callback)
         return outcome
 
     def _tasks(self) -> deque[AblationTask]:
@@ -210,7 +210,7 @@ class Ablation:
         for seed in self.seeds:
             for variant in self.variants():
                 config, folder = self.config(variant, seed), self.folder(variant, seed)
-                if look(config, folder, resume=True) is None:
+                if check_folder(config, folder, resume=True) is None:
                     context = {"jobs": self.jobs, "ablation": variant.name}
                     tasks.append(
                         AblationTask(
@@ -224,18 +224,18 @@ class Ablation:
                     )
         return tasks
 
-    def _decode(self, observer: GridObserver) -> None:
+    def _decode(self, callback: GridCallback) -> None:
         """Once, here, where the user can see it; the workers then find it done."""
         config = self.config(FULL, self.seeds[0])
         if config.stream not in stream_names():  # those are made in memory, by each worker
-            decode(config, observer.images_decoded)
+            decode(config, callback.images_decoded)
 
 
-def _take(report: TaskResult[AblationTask], outcome: Outcome, observer: GridObserver) -> None:
-    task, error = report.task, told(report)
+def _take(report: TaskResult[AblationTask], outcome: GridSummary, callback: GridCallback) -> None:
+    task, error = report.task, error_line(report)
     if error is not None:
         outcome.failures[task.label] = error
-        observer.task_failed(task, error)
+        callback.task_failed(task, error)
     else:
         outcome.done += 1
-        observer.task_done(task, report.result)
+        callback.task_done(task, report.result)

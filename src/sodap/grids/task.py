@@ -17,11 +17,11 @@ import torch
 
 from sodap.backbones import native_size
 from sodap.errors import FolderBusyError, SodapError
-from sodap.experiments.config import RunConfig
-from sodap.experiments.observer import Observer
-from sodap.experiments.run import SPLITS, run
-from sodap.experiments.search import Setting, as_changes, score_of, validation_twin
-from sodap.experiments.workers import TaskResult, stop_if_orphaned, work_off
+from sodap.grids.search import Setting, as_changes, score_of, validation_twin
+from sodap.grids.workers import TaskResult, stop_if_orphaned, work_off
+from sodap.runs.callback import RunCallback
+from sodap.runs.config import RunConfig
+from sodap.runs.run import SPLITS, run
 from sodap.storage import folder_lock, write_bytes
 from sodap.streams import Stage, Stream, load_stream
 
@@ -62,7 +62,7 @@ def place_of(stream: str) -> str:
     return Path(stream).resolve().stem
 
 
-class _Guard(Observer):
+class _Guard(RunCallback):
     def epoch_done(self, stage: Stage, row: Mapping[str, Any]) -> None:
         stop_if_orphaned()
 
@@ -100,7 +100,7 @@ def is_free(folder: Path) -> bool:
         return True
 
 
-def told(report: TaskResult[Any]) -> str | None:
+def error_line(report: TaskResult[Any]) -> str | None:
     """Why a task failed, in one line; a fault of the program is written out beside its folder."""
     folder: Path = report.task.folder
     path = folder.with_name(f"{folder.name}.error.txt")
@@ -122,7 +122,7 @@ def perform(task: Task) -> dict[str, Any]:
                 task.folder,
                 resume=True,
                 command=task.command,
-                observer=_Guard(),
+                callback=_Guard(),
                 stream=_stream(task),
                 context=task.context,
             )

@@ -9,7 +9,7 @@ from sodap.learning.trace import Trace
 from sodap.streams import Stage, Stream
 
 
-class Observer:
+class RunCallback:
     """What can be watched of a run while it goes on; this one looks away.
 
     It is told before the files of the run say so: these are written in the meantime.

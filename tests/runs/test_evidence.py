@@ -13,16 +13,16 @@ from tests.conftest import make_stream
 
 from sodap.errors import SodapError
 from sodap.evaluation import accuracy, confusion_matrix
-from sodap.experiments import load_config, run
-from sodap.experiments.composition import compose, read_composition
-from sodap.experiments.evidence import (
+from sodap.learning import load
+from sodap.methods.ridge import PENALTIES
+from sodap.runs import load_config, run
+from sodap.runs.composition import compose, read_composition
+from sodap.runs.evidence import (
     LOOKED_AT,
     SHOWN,
     images_to_look_at,
     read_evidence,
 )
-from sodap.learning import load
-from sodap.methods.ridge import PENALTIES
 from sodap.storage import load_state
 
 QUICK = ["epochs=2", "patience=2", "batch_size=16", "device=cpu"]

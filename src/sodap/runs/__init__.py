@@ -1,0 +1,17 @@
+"""One run: its configuration, what it writes, and how it resumes."""
+
+from sodap.runs.callback import RunCallback
+from sodap.runs.config import RunConfig, load_config, read_recipe, recipe_names
+from sodap.runs.environment import environment
+from sodap.runs.run import is_finished, run
+
+__all__ = [
+    "RunCallback",
+    "RunConfig",
+    "environment",
+    "is_finished",
+    "load_config",
+    "read_recipe",
+    "recipe_names",
+    "run",
+]
