@@ -36,6 +36,7 @@ FLOORS = {
     "recording": 0,
     "interruption": 0,
     "errors": -1,
+    "formats": -1,
     "version": -1,
 }
 

@@ -260,16 +260,14 @@ def test_the_time_left_is_a_bound_at_first() -> None:
     assert time_left(record, []) is None
     # 0.1 s an image: 98 more epochs of 10 s, then 100 of 20 s.
     rows = [a_row(1, 0.5, 10.0), a_row(1, 0.6, 10.0)]
-    assert time_left(record, rows) == "at most 50 min left"
+    assert time_left(record, rows) == "at most 49.7 min left"
 
 
 def test_the_time_left_follows_the_stages_that_are_over() -> None:
     # Stage 1 had 10 epochs; stage 2 is at 4, at twice the cost, and has 6 to go; stage 3 has 10.
     rows = [a_row(1, i / 10, 10.0) for i in range(10)] + [a_row(2, i / 10, 20.0) for i in range(4)]
     expected = 6 * 20 + 10 * 10
-    assert (
-        time_left(a_record([10], [100, 200, 100]), rows) == f"about {expected // 60 + 1} min left"
-    )
+    assert time_left(a_record([10], [100, 200, 100]), rows) == f"about {expected / 60:.1f} min left"
     # Beyond what is usual, patience is what is left: the best was one epoch ago, of five.
     rows += [a_row(2, score, 20.0) for score in (0.4, 0.5, 0.6, 0.7, 0.8, 0.9, 1.0, 0.9)]
     assert time_left(a_record([10], [100, 200]), rows) == "about 80 s left"

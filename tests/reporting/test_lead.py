@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from sodap.reporting.lead import lead, shown
+from sodap.reporting.lead import lead
 
 from .made_records import made_record
 
@@ -55,9 +55,3 @@ def test_after_one_stage_nothing_can_be_forgotten() -> None:
 
 def test_alone_there_is_nobody_to_compare_with() -> None:
     assert lead({"ours": told(0.9, 0.1)}).endswith("average accuracy of 0.900 (AvgACC).")
-
-
-def test_scores_are_shown_with_three_digits() -> None:
-    assert [shown(x) for x in (0.12345, 1.0, -0.0001, -0.25, None)] == [
-        "0.123", "1.000", "0.000", "-0.250", "–",
-    ]  # fmt: skip

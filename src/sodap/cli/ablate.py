@@ -14,6 +14,7 @@ from rich.markup import escape
 from rich.table import Table
 
 from sodap.cli.bench import GridProgress
+from sodap.formats import plural
 from sodap.grids.ablation import Ablation
 from sodap.grids.ablation_table import (
     SCORES,
@@ -23,7 +24,6 @@ from sodap.grids.ablation_table import (
     table_of,
     write_table,
 )
-from sodap.reporting.words import plural
 from sodap.runs import load_config
 
 

@@ -14,6 +14,7 @@ from rich.markup import escape
 
 from sodap.cli.progress import Bars
 from sodap.errors import SodapError
+from sodap.formats import plural
 from sodap.grids import Grid, GridCallback, GridSummary, Task, read_grid
 from sodap.grids.search import Setting, as_changes
 from sodap.reporting import (
@@ -27,7 +28,6 @@ from sodap.reporting import (
     verdict,
 )
 from sodap.reporting.tables import mixtures
-from sodap.reporting.words import plural
 
 FORMATS = ("text", "markdown", "latex", "csv")
 

@@ -15,6 +15,7 @@ from rich.markup import escape
 from rich.table import Table
 
 from sodap.errors import SodapError
+from sodap.formats import format_bytes, plural
 
 if TYPE_CHECKING:  # heavy imports wait inside the commands
     from sodap.streams.check import CheckResult
@@ -93,7 +94,7 @@ def clean() -> None:
     from sodap.streams.cache import cache_folder, clear_cache
 
     freed = clear_cache()
-    _say(f"{freed / 1e6:.0f} MB deleted from {escape(str(cache_folder()))}")
+    _say(f"{format_bytes(freed)} deleted from {escape(str(cache_folder()))}")
 
 
 @app.command()
@@ -198,7 +199,7 @@ def show_result(result: CheckResult) -> None:
         (result.tiny, "tiny image", "tiny images"),
     ):
         if found:
-            _say(f"{len(found)} {one if len(found) == 1 else several}")
+            _say(plural(len(found), one, several))
     for line in (*result.differences, *result.missing):
         _say(escape(line))
     if result.without_images:

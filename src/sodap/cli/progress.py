@@ -12,6 +12,7 @@ from rich.markup import escape
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
 from sodap.drift import too_few
+from sodap.formats import plural
 from sodap.runs import RunCallback
 from sodap.streams import Stage, Stream
 
@@ -115,4 +116,4 @@ class ProgressBars(Bars, RunCallback):
 
 def _epochs(count: int) -> str:
     """A method in closed form has none."""
-    return f"{count} epoch{'' if count == 1 else 's'} in " if count else ""
+    return f"{plural(count, 'epoch')} in " if count else ""

@@ -9,6 +9,8 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
+from sodap.formats import format_score
+
 
 def show_result(console: Console, record: Mapping[str, Any], title: str) -> None:
     """The accuracy matrix R and the metrics that follow from it."""
@@ -35,4 +37,4 @@ def metrics_line(record: Mapping[str, Any]) -> str:
         "final": metrics["final_average"],
         "BWT": metrics["backward_transfer"],
     }
-    return "  ".join(f"{k} {'–' if v is None else format(v, '.3f')}" for k, v in words.items())
+    return "  ".join(f"{k} {format_score(v)}" for k, v in words.items())

@@ -24,6 +24,7 @@ from rich.text import Text
 
 from sodap.drift import too_few
 from sodap.errors import SodapError
+from sodap.formats import format_duration
 from sodap.storage import has_state, load_state, read_json
 
 PAUSE_S = 0.5
@@ -261,7 +262,7 @@ def _ending(now: Snapshot) -> Text:
         return Text(words, style)
     slowest = max((row["seconds"] for row in now.rows), default=0.0)
     if now.silence > max(SILENCE_S, 10 * slowest):
-        quiet = _duration(now.silence)
+        quiet = format_duration(now.silence)
         return Text(f"running, but silent for {quiet}: it may have been killed", "bold yellow")
     left = time_left(record, now.rows)
     return Text("running" if left is None else f"running, {left}")
@@ -318,11 +319,4 @@ def time_left(record: Mapping[str, Any], rows: Sequence[Mapping[str, Any]]) -> s
         left += max(0.0, epochs) * images[stage - 1] * cost
     if left < 1:
         return "about to end"
-    return f"{'about' if done else 'at most'} {_duration(left)} left"
-
-
-def _duration(seconds: float) -> str:
-    if seconds < 90:
-        return f"{seconds:.0f} s"
-    minutes = round(seconds / 60)
-    return f"{minutes} min" if minutes < 90 else f"{minutes // 60} h {minutes % 60:02d} min"
+    return f"{'about' if done else 'at most'} {format_duration(left)} left"

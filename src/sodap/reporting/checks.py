@@ -10,7 +10,7 @@ from typing import Any
 
 from torch import Tensor
 
-from sodap.reporting.words import plural
+from sodap.formats import plural
 from sodap.streams import Stream
 from sodap.streams.splits import SplitRow
 

@@ -13,9 +13,10 @@ from markupsafe import Markup
 from matplotlib.figure import Figure
 
 from sodap.errors import SodapError
+from sodap.formats import format_score
 from sodap.reporting import figures, loss_figures
 from sodap.reporting.figures import Record, Row
-from sodap.reporting.lead import lead, shown
+from sodap.reporting.lead import lead
 from sodap.reporting.svg import METHOD_COLOURS, to_svg
 from sodap.streams import Stream
 
@@ -60,7 +61,7 @@ def demo_page(
         lstrip_blocks=True,
         undefined=StrictUndefined,
     )
-    pages.filters |= {"shown": shown, "command": shlex.join, "yaml": _yaml}
+    pages.filters |= {"shown": format_score, "command": shlex.join, "yaml": _yaml}
     return pages.get_template("demo.html.j2").render(
         stream=stream,
         main=main,

@@ -17,6 +17,7 @@ from rich.table import Table
 from rich.text import Text
 
 from sodap.evaluation import FEWEST, Difference, Spread
+from sodap.formats import MISSING, format_bytes, format_count, format_difference, format_score
 from sodap.reporting.claims import Claim, claims
 from sodap.reporting.tables import CONSTANT, Metric, StreamTable
 
@@ -45,10 +46,10 @@ def rows_of(
         if against is not None:
             row.append(show_claim(gaps.get(method)))
         rows.append(row)
-    last = [(CONSTANT, False), ("–", False)]
+    last = [(CONSTANT, False), (MISSING, False)]
     last += [(show(table.constant.get(metric.key), metric), False) for metric in metrics]
     if against is not None:
-        last.append(("–", False))
+        last.append((MISSING, False))
     return [*rows, last]
 
 
@@ -74,25 +75,15 @@ def legend(table: StreamTable, metrics: Sequence[Metric], against: str) -> str:
 
 def show(value: float | None, metric: Metric) -> str:
     if value is None:
-        return "–"
+        return MISSING
     if metric.unit == "score":
-        return f"{round(value, 3) + 0.0:.3f}"  # + 0.0: never -0.000
-    if metric.unit == "bytes":
-        return _short(value, (("GB", 1e9), ("MB", 1e6), ("kB", 1e3)), " ") if value else "0"
-    return _short(value, (("G", 1e9), ("M", 1e6), ("k", 1e3)), "") if value else "0"
-
-
-def _short(value: float, units: Sequence[tuple[str, float]], space: str) -> str:
-    value = float(f"{value:.3g}") if value >= 1000 else value  # 999 700 is 1M, not 1000k
-    for unit, size in units:
-        if value >= size:
-            return f"{value / size:.3g}{space}{unit}"
-    return f"{value:.0f}{space + 'B' if space else ''}"
+        return format_score(value)
+    return format_bytes(value) if metric.unit == "bytes" else format_count(value)
 
 
 def show_spread(found: Spread | None, metric: Metric, plus: str) -> str:
     if found is None:
-        return "–"
+        return MISSING
     middle = show(found.mean, metric)
     if found.sd is None or (metric.unit != "score" and found.sd == 0):
         return middle  # a size that is the same for every seed
@@ -103,19 +94,13 @@ def show_spread(found: Spread | None, metric: Metric, plus: str) -> str:
 
 def show_claim(claim: Claim | None) -> Cell:
     """A difference, bold if it is more than the noise between seeds."""
-    return ("–", False) if claim is None else (show_difference(claim.gap), claim.certain)
+    return (MISSING, False) if claim is None else (show_difference(claim.gap), claim.certain)
 
 
 def show_difference(gap: Difference | None) -> str:
     if gap is None:
-        return "–"
-    if gap.low is None or gap.high is None:
-        return _signed(gap.mean)
-    return f"{_signed(gap.mean)} ({_signed(gap.low)}, {_signed(gap.high)})"
-
-
-def _signed(value: float) -> str:
-    return f"{round(value, 3) + 0.0:+.3f}"
+        return MISSING
+    return format_difference(gap.mean, gap.low, gap.high)
 
 
 # ---------------------------------------------------------------------- the formats
@@ -186,7 +171,7 @@ def as_latex(table: StreamTable, metrics: Sequence[Metric], against: str | None)
 _TEX = str.maketrans(
     {sign: f"\\{sign}" for sign in "&%$#_{}"}
     | {"\\": r"\textbackslash{}", "~": r"\textasciitilde{}", "^": r"\textasciicircum{}"}
-    | {"±": r"$\pm$", "–": "--"}
+    | {"±": r"$\pm$", MISSING: "--"}
 )
 
 

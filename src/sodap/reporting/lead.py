@@ -5,12 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+from sodap.formats import format_score
+
 Record = Mapping[str, Any]
-
-
-def shown(score: float | None) -> str:
-    """A score as readers see it; a dash where there is none, as for forgetting at the start."""
-    return "–" if score is None else f"{round(score, 3) + 0.0:.3f}"  # + 0.0: never -0.000
 
 
 def lead(records: Mapping[str, Record]) -> str:
@@ -26,15 +23,15 @@ def lead(records: Mapping[str, Record]) -> str:
     if stages == 1:
         first = f"{main} has learned one domain: there is nothing to forget yet."
     else:
-        told = "".join(f", {name} {shown(forgot[name])}" for name in others)
+        told = "".join(f", {name} {format_score(forgot[name])}" for name in others)
         first = (
             f"After {stages} domains, learned one after the other, {main} has forgotten "
-            f"{shown(forgot[main])} of the accuracy that it once had (AvgF){told}."
+            f"{format_score(forgot[main])} of the accuracy that it once had (AvgF){told}."
         )
-    told = "".join(f", {name} one of {shown(accuracy[name])}" for name in others)
+    told = "".join(f", {name} one of {format_score(accuracy[name])}" for name in others)
     second = (
-        f"On the domains learned so far it has an average accuracy of {shown(accuracy[main])} "
-        f"(AvgACC){told}."
+        f"On the domains learned so far it has an average accuracy of "
+        f"{format_score(accuracy[main])} (AvgACC){told}."
     )
     trust = " Each ran with one seed, which tells nothing of the noise." if others else ""
     return f"{first} {second}{trust}"

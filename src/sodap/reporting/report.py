@@ -11,13 +11,13 @@ from jinja2 import Environment, PackageLoader, StrictUndefined
 from markupsafe import Markup, escape
 from matplotlib import rc_context
 
+from sodap.formats import plural
 from sodap.reporting.blocks import Block, Cell, Drawing, Section
 from sodap.reporting.lead import lead
 from sodap.reporting.runs import ShownRun
 from sodap.reporting.sections import sections_of
 from sodap.reporting.sections.comparison import comparison_sections
 from sodap.reporting.svg import PLACED, lay_out, to_svg
-from sodap.reporting.words import plural
 from sodap.storage import write_bytes
 from sodap.version import __version__
 

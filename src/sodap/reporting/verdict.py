@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from sodap.evaluation import Difference
+from sodap.formats import plural
 from sodap.reporting.claims import Claim, claims
 from sodap.reporting.tables import MAIN, METRICS, StreamTable, is_bound
-from sodap.reporting.words import plural
 
 ACCURACY, FORGETTING = "average_accuracy", "average_forgetting"
 

@@ -40,6 +40,7 @@ import torch
 from torch import Tensor
 
 from sodap.errors import SodapError
+from sodap.formats import format_bytes
 from sodap.storage import TEMPORARY, write_bytes, write_json
 from sodap.streams.images import Fit, decode_image, read_file
 from sodap.streams.names import printable
@@ -221,7 +222,7 @@ class _Cache:
             file = os.open(self.partial, os.O_RDWR | os.O_CREAT, 0o666)
             try:
                 entries = self._resume(file)
-                self._check_room(len(entries) * self.image_bytes)
+                self._checkformat_bytes(len(entries) * self.image_bytes)
                 os.ftruncate(file, self.bytes)
                 self._make(file, entries, on_progress, workers)
             finally:
@@ -252,12 +253,12 @@ class _Cache:
         write_bytes(self.journal, _line(entries) if entries else b"")
         return entries
 
-    def _check_room(self, there: int) -> None:
+    def _checkformat_bytes(self, there: int) -> None:
         needed, free = self.bytes - there, shutil.disk_usage(self.folder).free
         if needed > free:
             raise SodapError(
-                f"the cache of {len(self.paths)} images needs {_room(needed)}, only "
-                f"{_room(free)} is free at {self.folder}; make room or set SODAP_CACHE to a "
+                f"the cache of {len(self.paths)} images needs {format_bytes(needed)}, only "
+                f"{format_bytes(free)} is free at {self.folder}; make room or set SODAP_CACHE to a "
                 f"folder that has it"
             )
 
@@ -368,7 +369,3 @@ def _entry(values: Any) -> Entry:
 
 def _line(entries: Mapping[int, Entry]) -> bytes:
     return json.dumps([[number, *entry] for number, entry in entries.items()]).encode() + b"\n"
-
-
-def _room(count: int) -> str:
-    return f"{count / 1e9:.1f} GB" if count >= 1e9 else f"{count / 1e6:.1f} MB"

@@ -7,12 +7,12 @@ from dataclasses import replace
 from typing import Literal
 
 from sodap.evaluation import FEWEST, difference_intervals, summary
+from sodap.formats import format_bytes, format_difference, format_duration, format_score, plural
 from sodap.reporting import figures
 from sodap.reporting.blocks import Block, Card, Cell, Drawing, Prose, Section, Table
 from sodap.reporting.claims import Claim, claims
 from sodap.reporting.figures import Record
 from sodap.reporting.formats import show, show_claim, show_spread
-from sodap.reporting.lead import shown
 from sodap.reporting.runs import ShownRun
 from sodap.reporting.sections.cost import stored_bytes
 from sodap.reporting.sections.origin import command_line, troubles
@@ -25,7 +25,6 @@ from sodap.reporting.tables import (
 )
 from sodap.reporting.terms import DEALT, dealt
 from sodap.reporting.verdict import verdict
-from sodap.reporting.words import bytes_in_words, plural, seconds_in_words, signed
 
 SCORES = ("average_accuracy", "average_forgetting", "final_average", "backward_transfer")
 MOST_LINES = 6
@@ -145,10 +144,10 @@ def _numbers(run: ShownRun) -> list[Cell]:
     stored = stored_bytes(run.stages[-1])
     seconds = sum(stage["seconds"] for stage in run.stages)
     return [
-        *(Cell(shown(value), value) for value in values),
+        *(Cell(format_score(value), value) for value in values),
         Cell(f"{trained:,}", trained),
-        Cell(bytes_in_words(stored), stored),
-        Cell(seconds_in_words(seconds), seconds),
+        Cell(format_bytes(stored), stored),
+        Cell(format_duration(seconds), seconds),
     ]
 
 
@@ -243,7 +242,7 @@ def images_table(group: Sequence[ShownRun], rival: str | None) -> Table:
             if one is None or two is None or both is None:
                 cells.append(Cell("–"))
                 continue
-            text = f"{signed(one - two)} ({signed(both.low)}, {signed(both.high)})"
+            text = format_difference(one - two, both.low, both.high)
             cells.append(Cell(text, one - two, bold=both.low > 0 or both.high < 0))
         rows.append([run.name, *cells])
     return Table(
@@ -291,7 +290,12 @@ def shaded_matrix(run: ShownRun) -> Table:
             [
                 run.domains[stage],
                 *(
-                    Cell(shown(v), v, faint=domain > stage, shade=v if domain <= stage else None)
+                    Cell(
+                        format_score(v),
+                        v,
+                        faint=domain > stage,
+                        shade=v if domain <= stage else None,
+                    )
                     for domain, v in enumerate(row)
                 ),
             ]

@@ -9,13 +9,12 @@ from matplotlib import rc_context
 from matplotlib.figure import Figure
 
 from sodap.evaluation import effects, mean_effects
+from sodap.formats import format_difference, format_score
 from sodap.reporting.blocks import Block, Cell, Drawing, Prose, Section, Table
 from sodap.reporting.figures import WIDTH
 from sodap.reporting.heat import number_grid
-from sodap.reporting.lead import shown
 from sodap.reporting.runs import ShownRun
 from sodap.reporting.svg import METHOD_COLOURS, STYLE
-from sodap.reporting.words import signed
 
 MOST_PANELS = 12
 
@@ -107,7 +106,10 @@ def composition_tables(run: ShownRun) -> Iterator[Table]:
             [
                 [
                     f"B{i + 1} {run.domains[i]}",
-                    *(Cell(shown(v), float(v), bold=i == j) for j, v in enumerate(A[i, :, domain])),
+                    *(
+                        Cell(format_score(v), float(v), bold=i == j)
+                        for j, v in enumerate(A[i, :, domain])
+                    ),
                 ]
                 for i in range(len(A))
             ],
@@ -137,11 +139,13 @@ def effects_table(run: ShownRun) -> Table:
     found = effects(run.composition["accuracy"])
     rows: list[Sequence[str | Cell]] = []
     for each in found:
-        cells = [Cell(signed(getattr(each, part)), getattr(each, part)) for part in PARTS]
-        rows.append([run.domains[each.domain], Cell(shown(each.then), each.then), *cells])
+        cells = [
+            Cell(format_difference(getattr(each, part)), getattr(each, part)) for part in PARTS
+        ]
+        rows.append([run.domains[each.domain], Cell(format_score(each.then), each.then), *cells])
     mean = mean_effects(found)
     if mean is not None:
-        cells = [Cell(signed(mean[part]), mean[part], bold=True) for part in PARTS]
+        cells = [Cell(format_difference(mean[part]), mean[part], bold=True) for part in PARTS]
         rows.append(["mean", "", *cells])
     return Table(
         "From a domain's own stage to the last",
@@ -173,7 +177,7 @@ def probe_table(run: ShownRun) -> Table:
         "Accuracy of fresh linear heads (ridge regression)",
         ["Representation", *(f"{name}, {fit}" for fit in ("own", "all") for name in names)],
         [
-            [f"B{i} {run.domains[i - 1]}", *(Cell(shown(v), v) for v in [*own, *joint])]
+            [f"B{i} {run.domains[i - 1]}", *(Cell(format_score(v), v) for v in [*own, *joint])]
             for i, (own, joint) in enumerate(zip(probe["own"], probe["joint"], strict=True), 1)
         ],
     )

@@ -9,11 +9,11 @@ import numpy as np
 from matplotlib import rc_context
 from matplotlib.figure import Figure
 
+from sodap.formats import format_bytes, format_duration, plural
 from sodap.reporting.blocks import Block, Cell, Drawing, Prose, Section, Table
 from sodap.reporting.figures import BLUE, GREY, ORANGE, WIDTH
 from sodap.reporting.runs import ShownRun
 from sodap.reporting.svg import STYLE
-from sodap.reporting.words import bytes_in_words, plural, seconds_in_words
 
 
 def cost_section(run: ShownRun) -> Section:
@@ -70,11 +70,11 @@ def cost_table(run: ShownRun) -> Table:
             [
                 f"{stage['stage']} {stage['domain']}",
                 Cell(f"{stage['trainable_parameters']:,}", stage["trainable_parameters"]),
-                Cell(bytes_in_words(stored), stored),
-                Cell(seconds_in_words(stage["seconds"]), stage["seconds"]),
+                Cell(format_bytes(stored), stored),
+                Cell(format_duration(stage["seconds"]), stage["seconds"]),
                 _speed(float(np.mean(speeds)) if speeds else None),
                 _speed(asked),
-                Cell("–" if peak is None else bytes_in_words(peak), peak),
+                Cell("–" if peak is None else format_bytes(peak), peak),
             ]
         )
     return Table(
@@ -115,7 +115,7 @@ def stored_table(assets: Sequence[Mapping[str, Any]]) -> Table:
     images = sum(asset["images"] for asset in assets)
     total = sum(asset["bytes"] for asset in assets)
     return Table(
-        f"What is kept of past images after the last stage: {bytes_in_words(total)}, "
+        f"What is kept of past images after the last stage: {format_bytes(total)}, "
         f"{plural(images, 'image')} that could be seen in it",
         ["Name", "Kind", "Bytes", "Images"],
         [

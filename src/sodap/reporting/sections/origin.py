@@ -8,9 +8,9 @@ from pathlib import Path
 
 import yaml
 
+from sodap.formats import plural
 from sodap.reporting.blocks import Block, Code, Facts, Prose, Section
 from sodap.reporting.runs import ShownRun
-from sodap.reporting.words import plural
 
 
 def origin_section(run: ShownRun) -> Section:

@@ -10,16 +10,15 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from numpy.typing import NDArray
 
-from sodap.evaluation import Reliability, metric_intervals, recall_per_class, reliability
+from sodap.evaluation import Interval, Reliability, metric_intervals, recall_per_class, reliability
+from sodap.formats import MISSING, format_difference, format_score
 from sodap.reporting import figures
 from sodap.reporting.blocks import Block, Cell, Drawing, Facts, Prose, Section, Table
 from sodap.reporting.demo_page import METRICS
 from sodap.reporting.figures import BLUE, ORANGE, WIDTH
 from sodap.reporting.heat import name_cells, number_grid, veil
-from sodap.reporting.lead import shown
 from sodap.reporting.runs import ShownRun
 from sodap.reporting.svg import INK, STYLE
-from sodap.reporting.words import interval, signed
 
 MOST_PANELS = 12
 NO_CALIBRATION = (
@@ -99,7 +98,7 @@ def metrics_table(run: ShownRun) -> Table:
     for title, measure, key, _ in METRICS:
         value = run.record["metrics"][measure][key]
         known = ends.get(key) if measure == "accuracy" else None
-        rows.append([title, Cell(shown(value), value, bold=True), Cell(interval(known))])
+        rows.append([title, Cell(format_score(value), value, bold=True), Cell(_interval(known))])
     about = (
         "The interval comes from drawing the test images anew, each with its outcomes of all "
         "stages. It speaks of other images, not of other seeds."
@@ -107,6 +106,10 @@ def metrics_table(run: ShownRun) -> Table:
         else "The run left no answers to single images, so there are no intervals."
     )
     return Table(about, ["Metric", "Value", "95 % interval"], rows)
+
+
+def _interval(ends: Interval | None) -> str:
+    return MISSING if ends is None else f"{format_score(ends.low)} to {format_score(ends.high)}"
 
 
 def matrix_table(run: ShownRun) -> Table:
@@ -117,7 +120,7 @@ def matrix_table(run: ShownRun) -> Table:
         [
             [
                 run.domains[stage],
-                *(Cell(shown(v), v, faint=domain > stage) for domain, v in enumerate(row)),
+                *(Cell(format_score(v), v, faint=domain > stage) for domain, v in enumerate(row)),
             ]
             for stage, row in enumerate(R)
         ],
@@ -146,7 +149,7 @@ def recall_table(run: ShownRun) -> Table:
         "Recall after the last stage",
         ["Domain", *run.classes],
         [
-            [name, *(Cell(shown(value), value) for value in row)]
+            [name, *(Cell(format_score(value), value) for value in row)]
             for name, row in zip(run.domains, recalls(run), strict=True)
         ],
     )
@@ -257,7 +260,7 @@ def calibration_table(run: ShownRun) -> Table:
         for stage, found in enumerate(per_stage)
     ]
     beyond = [each.overconfidence for each in per_stage[-1]]
-    rows.append(["too sure by", *(Cell(signed(value), value) for value in beyond)])
+    rows.append(["too sure by", *(Cell(format_difference(value), value) for value in beyond)])
     return Table(
         "Expected calibration error (15 ranges) after each stage; the last row: mean confidence "
         "minus accuracy after the last stage, above 0 for too much confidence",

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from sodap.formats import plural
 from sodap.reporting import figures
 from sodap.reporting.blocks import Block, Cell, Drawing, Prose, Section, Table
 from sodap.reporting.runs import ShownRun
-from sodap.reporting.words import plural
 
 KINDS = {"train": "training", "val": "validation", "test": "test"}
 

@@ -10,14 +10,13 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
 
+from sodap.formats import format_score, plural
 from sodap.reporting import loss_figures
 from sodap.reporting.blocks import Block, Cell, Drawing, Facts, Prose, Section, Table
 from sodap.reporting.demo_page import TERMS
 from sodap.reporting.figures import BLUE, ORANGE, WIDTH, Row
-from sodap.reporting.lead import shown
 from sodap.reporting.runs import ShownRun
 from sodap.reporting.svg import INK, STYLE
-from sodap.reporting.words import plural
 
 MOST_POINTS = 600
 """On one line: more than the figure has pixels would only make the page heavy."""
@@ -163,7 +162,7 @@ def stops_table(run: ShownRun) -> Table:
                 f"{stage['stage']} {stage['domain']}",
                 Cell(str(epochs), epochs),
                 Cell(str(best), best),
-                Cell(shown(stage.get("best_val_macro_f1")), stage.get("best_val_macro_f1")),
+                Cell(format_score(stage.get("best_val_macro_f1")), stage.get("best_val_macro_f1")),
                 why_stopped(epochs, training.get("epochs")),
             ]
         )
