@@ -171,8 +171,8 @@ def waiting(images: Tensor, device: torch.device) -> dict[str, float]:
     are part of the step; their share is measured by a step that takes the images as they are.
     """
     contender = make("residual-sodap", "deit_tiny", BATCH, device.type, image_size=images.shape[-1])
-    method, step = contender.learner.method, contender.step
-    method.view = lambda batch, draws: PAPER_AUGMENTATION(batch, draws, method.backbone.prepare)
+    contender.begin(PAPER_AUGMENTATION)
+    step = contender.step
     mapped = Split(images, torch.arange(len(images)) % len(CLASSES))
     homes = {"mapped": mapped}
     if device.type == "cuda":

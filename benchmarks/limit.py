@@ -19,7 +19,7 @@ from torch import Tensor, nn
 
 from sodap.backbones import FrozenViT
 from sodap.backbones.vit import ClsPort
-from sodap.methods import Method, MethodConfig, register_method
+from sodap.methods import Batch, Method, MethodConfig, register_method
 from sodap.methods.base import LinearHead
 from sodap.randomness import Randomness
 
@@ -75,10 +75,8 @@ class Limit(Method):
     def forward(self, images: Tensor) -> Tensor:
         return cast(Tensor, self.head(self.features(images)))
 
-    def losses(
-        self, images: Tensor, labels: Tensor, generator: torch.Generator
-    ) -> dict[str, Tensor]:
-        return {"ce": F.cross_entropy(self(images), labels)}
+    def losses(self, batch: Batch) -> dict[str, Tensor]:
+        return {"ce": F.cross_entropy(self(batch.images), batch.labels)}
 
 
 @register_method

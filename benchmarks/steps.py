@@ -20,9 +20,11 @@ import benchmarks.limit  # noqa: F401  registers the limit
 from sodap.learning import Learner, Training
 from sodap.learning.forward import Forward
 from sodap.learning.step import Step, make_optimizer, set_learning_rates
+from sodap.methods import Observations
 from sodap.methods.residual_sodap import ResidualSodap
 from sodap.preserving import ClassStatistics
 from sodap.recording import Recorded
+from sodap.streams import Augmentation
 
 CLASSES = ("a", "b", "c")
 LEARNING_RATE = 1e-3
@@ -53,16 +55,23 @@ class Contender:
         self.labels = torch.randint(0, len(CLASSES), (self.batch,), generator=draw).to(device)
         method.train()
         if method.stage == 0:
-            method.begin_stage(1, [])
+            method.begin_stage(1, Observations([]))
         self.begin()
 
-    def begin(self) -> None:
-        """As at the start of a stage: a new optimiser, a new recording."""
+    def begin(self, augmentation: Augmentation | None = None) -> None:
+        """Start as a stage does, with a new optimiser and a new CUDA graph."""
         method, fabric = self.learner.method, self.learner.fabric
         optimizer = make_optimizer(method.parameter_groups(LEARNING_RATE, 0.01), fabric.device)
         rates = [float(group["lr"]) for group in optimizer.param_groups]
         set_learning_rates(optimizer, rates, fabric.device)
-        self.step = Step(method, optimizer, fabric, self.batch, record=self.record)
+        self.step = Step(
+            method,
+            optimizer,
+            fabric,
+            self.batch,
+            augmentation or Augmentation(),
+            record=self.record,
+        )
         self.step.begin_epoch(1)
 
     def learn(self) -> None:

@@ -11,7 +11,10 @@ os.environ.setdefault("OMP_NUM_THREADS", "1")
 
 import hypothesis
 import pytest
+import torch
+from torch import Tensor
 
+from sodap.methods import Batch, Method, Observations
 from sodap.streams import Stream
 from sodap.testing import tiny_split, tiny_stream
 
@@ -22,6 +25,15 @@ hypothesis.settings.load_profile("steady")
 
 make_split = tiny_split
 make_stream = tiny_stream
+
+NO_IMAGES = Observations([])
+
+
+def make_batch(
+    method: Method, images: Tensor, labels: Tensor, generator: torch.Generator | None = None
+) -> Batch:
+    """Prepared images and labels as the input of a training step without augmentation."""
+    return Batch(images, labels, generator or torch.Generator(), method.backbone.prepare)
 
 
 @pytest.fixture(scope="session")

@@ -19,7 +19,7 @@ from sodap.learning.trace import TraceBuffer
 from sodap.methods import method_names
 from sodap.prompting import entmax
 from sodap.recording import WARM_UP, CannotRecordError, Recorded
-from sodap.streams import Stream, to_gpu_if_fits
+from sodap.streams import Augmentation, Stream, to_gpu_if_fits
 from sodap.streams.augment import PAPER_AUGMENTATION
 from tests.conftest import make_split, make_stream
 
@@ -151,7 +151,7 @@ def test_a_step_never_waits_for_the_host(method: str, record: bool, stripes: Str
     images, labels = split.images.cuda(), split.labels.cuda()
     optimizer = make_optimizer(model.parameter_groups(1e-3, 0.01), learner.fabric.device)
     set_learning_rates(optimizer, [1e-3] * len(optimizer.param_groups), learner.fabric.device)
-    step = Step(model, optimizer, learner.fabric, len(labels), record=record)
+    step = Step(model, optimizer, learner.fabric, len(labels), Augmentation(), record=record)
     step.begin_epoch(1)
     buffer = TraceBuffer(WARM_UP + 4, learner.fabric.device)
 

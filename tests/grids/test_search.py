@@ -9,6 +9,8 @@ from tests.conftest import make_stream
 
 from sodap.errors import SodapError
 from sodap.grids.search import (
+    BEYOND,
+    BUDGET,
     SEED,
     as_changes,
     choose,
@@ -20,7 +22,6 @@ from sodap.grids.search import (
     write_search,
 )
 from sodap.methods import find_method, method_names
-from sodap.methods.base import BEYOND, BUDGET
 from sodap.runs import load_config
 
 RATES = [{"lr": 3e-4}, {"lr": 1e-3}, {"lr": 3e-3}, {"lr": 1e-2}]

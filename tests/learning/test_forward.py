@@ -12,7 +12,7 @@ from sodap.evaluation import confusion_matrix
 from sodap.learning import Learner
 from sodap.learning.forward import Forward
 from sodap.learning.step import Step, make_optimizer
-from sodap.streams import Stream
+from sodap.streams import Augmentation, Stream
 
 
 @pytest.fixture(scope="module")
@@ -38,7 +38,7 @@ def test_nobody_waits_for_the_garbage_collector(learner: Learner) -> None:
     optimizer = make_optimizer(method.parameter_groups(1e-3, 0.0), fabric.device)
     gc.disable()
     try:
-        step = weakref.ref(Step(method, optimizer, fabric, 4).recorded)
+        step = weakref.ref(Step(method, optimizer, fabric, 4, Augmentation()).recorded)
         forward = weakref.ref(Forward(method, fabric, 4).recorded)
         left = (step(), forward())
     finally:

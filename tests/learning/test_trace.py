@@ -97,7 +97,8 @@ def test_a_stage_keeps_what_its_steps_gave(
     def listen(self: PlainStep, images: Tensor, labels: Tensor) -> Outcome:
         outcome = plain(self, images, labels)
         losses = {name: float(loss) for name, loss in outcome.losses.items()}
-        told.append((len(labels), losses, self.method.weights()))
+        weights = {name: float(weight) for name, weight in self.method.loss_weights().items()}
+        told.append((len(labels), losses, weights))
         return outcome
 
     monkeypatch.setattr(PlainStep, "__call__", listen)

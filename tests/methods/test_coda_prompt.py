@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 import torch
-from tests.conftest import make_stream
+from tests.conftest import make_batch, make_stream
 from torch import Tensor
 from torch.nn import functional as F
 
@@ -117,11 +117,11 @@ def test_weight_of_the_penalty(stripes: Stream, faithful: bool, weight: float) -
     method = coda(rows_per_stage=70, layers=1, ortho=0.2, faithful=faithful)
     method.pool.grow(70, torch.Generator().manual_seed(1))  # 140 rows of 128: never orthogonal
     split = stripes.domains[0].train
-    losses = method.losses(method.backbone.prepare(split.images), split.labels, torch.Generator())
+    losses = method.losses(make_batch(method, method.backbone.prepare(split.images), split.labels))
     assert losses["ortho"].item() == pytest.approx(weight * method.penalty().item(), rel=1e-5)
     assert losses["ortho"].item() > 0
     off = coda(rows_per_stage=4, ortho=0)
-    losses = off.losses(off.backbone.prepare(split.images), split.labels, torch.Generator())
+    losses = off.losses(make_batch(off, off.backbone.prepare(split.images), split.labels))
     assert list(losses) == ["ce"]
 
 

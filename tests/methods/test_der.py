@@ -7,10 +7,11 @@ from typing import Any
 import pytest
 import torch
 import torch.nn.functional as F
+from tests.conftest import NO_IMAGES, make_batch
 from torch import Tensor
 
 from sodap.learning import Learner, Training
-from sodap.methods import Der
+from sodap.methods import Batch, Der
 from sodap.streams import Stream
 
 TRAINING = Training(epochs=1, batch_size=16)
@@ -28,21 +29,21 @@ def test_the_losses_one_image_at_a_time(stripes: Stream) -> None:
     """A buffer smaller than the batch is replayed whole, so the draw plays no part."""
     learner, model = learner_of(stripes, buffer=5, alpha=0.3, beta=0.9)
     learner.learn(stripes.domains[0])
-    model.begin_stage(2, [])
+    model.begin_stage(2, NO_IMAGES)
     split = stripes.domains[1].train
     images = model.backbone.prepare(split.images)
 
-    def view(kept: Tensor, _: torch.Generator) -> Tensor:
+    def augment(kept: Tensor) -> Tensor:
         return model.backbone.prepare(kept.flip(-1))
 
-    model.view = view
-    losses = model.losses(images, split.labels, torch.Generator().manual_seed(3))
+    batch = Batch(images, split.labels, torch.Generator().manual_seed(3), augment)
+    losses = model.losses(batch)
     assert list(losses) == ["ce", "logits", "labels"]
     kept = model.reservoir
     squares, surprises = [], []
     with torch.no_grad():
         for place in range(5):
-            said = model(view(kept.images[place : place + 1], torch.Generator()))[0]
+            said = model(augment(kept.images[place : place + 1]))[0]
             squares += [(said - kept.logits[place]).square().mean()]
             surprises += [-said.log_softmax(0)[kept.labels[place]]]
         plain = F.cross_entropy(model(images), split.labels)
@@ -56,17 +57,16 @@ def test_the_losses_one_image_at_a_time(stripes: Stream) -> None:
 def test_two_draws_of_different_places(stripes: Stream) -> None:
     learner, model = learner_of(stripes, buffer=20)
     learner.learn(stripes.domains[0])
-    model.begin_stage(2, [])
+    model.begin_stage(2, NO_IMAGES)
     seen: list[Tensor] = []
 
-    def view(kept: Tensor, _: torch.Generator) -> Tensor:
+    def augment(kept: Tensor) -> Tensor:
         seen.append(kept)
         return model.backbone.prepare(kept)
 
-    model.view = view
     split = stripes.domains[1].train.take(8)
-    generator = torch.Generator().manual_seed(0)
-    model.losses(model.backbone.prepare(split.images), split.labels, generator)
+    images = model.backbone.prepare(split.images)
+    model.losses(Batch(images, split.labels, torch.Generator().manual_seed(0), augment))
     kept = model.reservoir.images
     places = [int((kept == image).flatten(1).all(1).nonzero()) for image in seen[0]]
     first, second = places[:8], places[8:]
@@ -99,7 +99,7 @@ def test_the_buffer_is_still_while_a_stage_is_learned(stripes: Stream) -> None:
     assert all(torch.equal(before, images) for images in during)
     assert not torch.equal(before, model.reservoir.images)
     assert int(model.reservoir.seen) == 48
-    assert model.steps_alike
+    assert model.graph_safe
 
 
 def test_the_literal_buffer_counts_every_epoch(stripes: Stream) -> None:
@@ -108,7 +108,7 @@ def test_the_literal_buffer_counts_every_epoch(stripes: Stream) -> None:
     learner = Learner(stripes.classes, method="der++", options=options, training=training)
     model = learner.method
     assert isinstance(model, Der)
-    assert not model.steps_alike
+    assert not model.graph_safe
     seen: list[int] = []
     progress = learner.learn(
         stripes.domains[0], on_epoch=lambda _: seen.append(int(model.reservoir.seen))
@@ -121,12 +121,12 @@ def test_the_literal_buffer_counts_every_epoch(stripes: Stream) -> None:
 
 def test_the_literal_buffer_keeps_the_view_and_its_logits(stripes: Stream) -> None:
     _, model = learner_of(stripes, faithful=True, buffer=4)
-    model.begin_stage(1, [])
+    model.begin_stage(1, NO_IMAGES)
     split = stripes.domains[0].train.take(4)
     images = model.backbone.prepare(split.images.flip(-1))
     with torch.no_grad():
         said = model(images)
-    model.losses(images, split.labels, torch.Generator().manual_seed(0))
+    model.losses(make_batch(model, images, split.labels, torch.Generator().manual_seed(0)))
     assert len(model.reservoir) == 0, "nothing enters before the step is taken"
     model.after_step()
     assert torch.equal(model.reservoir.images, split.images.flip(-1))
@@ -145,11 +145,12 @@ def test_images_are_declared_and_survive_a_round_trip(stripes: Stream, faithful:
 
     _, other = learner_of(stripes, buffer=30, faithful=faithful)
     other.restore(model.state(), 2)
-    model.begin_stage(2, [])
+    model.begin_stage(2, NO_IMAGES)
     split = stripes.domains[1].train
     images = model.backbone.prepare(split.images)
     one, two = (
-        m.losses(images, split.labels, torch.Generator().manual_seed(5)) for m in (model, other)
+        m.losses(make_batch(m, images, split.labels, torch.Generator().manual_seed(5)))
+        for m in (model, other)
     )
     assert list(one) == ["ce", "logits", "labels"]
     assert all(torch.equal(one[name], two[name]) for name in one)

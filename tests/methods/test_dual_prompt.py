@@ -8,7 +8,7 @@ from typing import Any, cast
 import numpy as np
 import pytest
 import torch
-from tests.conftest import make_split, make_stream
+from tests.conftest import NO_IMAGES, make_batch, make_split, make_stream
 from torch import Tensor
 
 from sodap.backbones import FrozenViT, build_backbone
@@ -48,8 +48,8 @@ def begin(method: DualPrompt, stage: int) -> None:
     """Stages up to `stage`, without training: each ends as it began."""
     for number in range(1, stage + 1):
         if number > 1:
-            method.end_stage(number - 1, [], [])
-        method.begin_stage(number, [])
+            method.end_stage(number - 1, NO_IMAGES, NO_IMAGES)
+        method.begin_stage(number, NO_IMAGES)
 
 
 Prefixes = dict[int, tuple[Tensor, Tensor]]
@@ -141,7 +141,7 @@ def test_logits_against_one_image_at_a_time(micro: FrozenViT) -> None:
 def test_training_forces_the_slice_of_the_stage(micro: FrozenViT) -> None:
     method, images = dual(micro, **SMALL, pull=0.3), images_of(micro, 4)
     begin(method, 2)
-    losses = method.losses(images, torch.zeros(4, dtype=torch.long), torch.Generator())
+    losses = method.losses(make_batch(method, images, torch.zeros(4, dtype=torch.long)))
     assert set(losses) == {"ce", "pull"}
     query = micro(images).double()
     cos = torch.nn.functional.cosine_similarity(query[:, None], method.keys.double(), dim=-1)
@@ -250,7 +250,7 @@ def test_no_optimiser_reaches_an_old_slice(micro: FrozenViT) -> None:
         [p for p in method.parameters() if p.requires_grad], 0.1, weight_decay=0.5
     )
     for _ in range(2):
-        losses = method.losses(images, torch.arange(6) % 3, torch.Generator())
+        losses = method.losses(make_batch(method, images, torch.arange(6) % 3))
         method.total(losses).backward()  # type: ignore[no-untyped-call]
         optimizer.step()
     assert torch.equal(method.pool, pool)
@@ -260,13 +260,13 @@ def test_no_optimiser_reaches_an_old_slice(micro: FrozenViT) -> None:
 def test_a_slice_starts_as_a_copy_of_the_one_before(micro: FrozenViT) -> None:
     method = dual(micro, **SMALL)
     drawn = method.pool_keys.clone()
-    method.begin_stage(1, [])
+    method.begin_stage(1, NO_IMAGES)
     with torch.no_grad():
         method.experts.add_(1)
         method.keys.add_(1)
     trained = method.experts.detach().clone()
-    method.end_stage(1, [], [])
-    method.begin_stage(2, [])
+    method.end_stage(1, NO_IMAGES, NO_IMAGES)
+    method.begin_stage(2, NO_IMAGES)
     assert torch.equal(method.experts, trained)
     assert torch.equal(method.pool[:, :, :2], trained)
     assert torch.equal(method.keys, drawn[2:4])  # keys are not handed on
@@ -394,7 +394,7 @@ def test_start_values(micro: FrozenViT) -> None:
 @pytest.mark.parametrize("faithful", [False, True])
 def test_gradients_are_clipped_as_published(micro: FrozenViT, faithful: bool) -> None:
     method, images = dual(micro, faithful=faithful), images_of(micro, 6)
-    losses = method.losses(images, torch.arange(6) % 3, torch.Generator())
+    losses = method.losses(make_batch(method, images, torch.arange(6) % 3))
     (100 * method.total(losses)).backward()  # type: ignore[no-untyped-call]
     method.before_step()
     squares = [p.grad.square().sum() for p in method.parameters() if p.grad is not None]

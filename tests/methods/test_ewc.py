@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 import torch
+from tests.conftest import NO_IMAGES, make_batch
 from torch import Tensor, nn
 from torch.nn.utils import parameters_to_vector
 
@@ -94,13 +95,15 @@ def test_the_penalty_pulls_each_weight_by_its_importance(stripes: Stream) -> Non
     learner, model = learner_of(stripes, strength=7.0)
     assert list(learner.learn(stripes.domains[0]).history[0]["losses"]) == ["ce"]
     assert torch.equal(model.anchor, theta_of(model))
-    model.begin_stage(2, [])
+    model.begin_stage(2, NO_IMAGES)
     generator = torch.Generator().manual_seed(0)
     with torch.no_grad():
         for parameter in model.theta().values():
             parameter.add_(0.01 * torch.randn(parameter.shape, generator=generator))
     split = stripes.domains[1].train
-    losses = model.losses(model.backbone.prepare(split.images), split.labels, generator)
+    losses = model.losses(
+        make_batch(model, model.backbone.prepare(split.images), split.labels, generator)
+    )
     moved = (theta_of(model) - model.anchor).double()
     expected = 7.0 * (model.fisher.double() * moved.square()).sum()
     assert expected > 0

@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 import torch
 import torch.nn.functional as F
+from tests.conftest import NO_IMAGES, make_batch
 
 from sodap.errors import SodapError
 from sodap.learning import Learner, Training, load
@@ -59,7 +60,7 @@ def test_the_copy_learns_and_the_backbone_does_not(method: str, stripes: Stream)
 def test_every_weight_gets_a_gradient(stripes: Stream) -> None:
     model = Learner(stripes.classes, method="finetune", device="cpu").method
     split = stripes.domains[0].train
-    losses = model.losses(model.backbone.prepare(split.images), split.labels, torch.Generator())
+    losses = model.losses(make_batch(model, model.backbone.prepare(split.images), split.labels))
     expected = F.cross_entropy(model(model.backbone.prepare(split.images)), split.labels)
     assert list(losses) == ["ce"]
     torch.testing.assert_close(losses["ce"], expected)
@@ -122,6 +123,6 @@ def test_joint_starts_every_stage_anew(stripes: Stream) -> None:
     learners[0].learn(stripes.domains[0])
     assert copy_of(learners[0]).network is not None
     for learner in learners:
-        learner.method.begin_stage(2, [])
+        learner.method.begin_stage(2, NO_IMAGES)
     one, two = (learner.method.state() for learner in learners)
     assert all(torch.equal(one[key], two[key]) for key in one if key != "kept")

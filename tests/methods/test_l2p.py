@@ -11,7 +11,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from numpy.typing import NDArray
-from tests.conftest import make_split
+from tests.conftest import make_batch, make_split
 from torch import Tensor
 
 from sodap.backbones import FrozenViT, build_backbone
@@ -39,7 +39,7 @@ def images_of(backbone: FrozenViT, count: int, tint: float = 0.0) -> Tensor:
 
 
 def step(method: L2P, images: Tensor, labels: Tensor, optimizer: torch.optim.Optimizer) -> None:
-    losses = method.losses(images, labels, torch.Generator())
+    losses = method.losses(make_batch(method, images, labels))
     optimizer.zero_grad()
     method.total(losses).backward()  # type: ignore[no-untyped-call]
     method.before_step()
@@ -121,7 +121,7 @@ def test_the_pull_is_the_published_one_but_for_a_constant(micro: FrozenViT) -> N
     method, images = l2p(micro, pull=0.3), images_of(micro, 6)
     scores = likeness_in_numpy(micro(images), method.keys)
     best = np.sort(scores, axis=1)[:, -5:]
-    losses = method.losses(images, torch.zeros(6, dtype=torch.long), torch.Generator())
+    losses = method.losses(make_batch(method, images, torch.zeros(6, dtype=torch.long)))
     assert float(losses["pull"].detach()) == pytest.approx(0.3 * (5 - best.sum() / 6), abs=1e-5)
     assert set(losses) == {"ce", "pull"}
 
@@ -150,10 +150,10 @@ def test_only_chosen_prompts_change(micro: FrozenViT) -> None:
 def test_a_pull_brings_keys_nearer(micro: FrozenViT) -> None:
     method, images, labels = l2p(micro), images_of(micro, 6), torch.arange(6) % 3
     optimizer = torch.optim.AdamW(method.parameter_groups(1e-3, 0.0))
-    first = float(method.losses(images, labels, torch.Generator())["pull"].detach())
+    first = float(method.losses(make_batch(method, images, labels))["pull"].detach())
     for _ in range(5):
         step(method, images, labels, optimizer)
-    assert float(method.losses(images, labels, torch.Generator())["pull"].detach()) < first - 0.1
+    assert float(method.losses(make_batch(method, images, labels))["pull"].detach()) < first - 0.1
 
 
 def chosen_at_test(method: L2P, images: Tensor, monkeypatch: pytest.MonkeyPatch) -> Tensor:
@@ -222,7 +222,7 @@ def test_start_values(micro: FrozenViT) -> None:
 def test_gradients_are_clipped_as_published(micro: FrozenViT, faithful: bool) -> None:
     method = l2p(micro, faithful=faithful)
     images = images_of(micro, 6)
-    losses = method.losses(images, torch.arange(6) % 3, torch.Generator())
+    losses = method.losses(make_batch(method, images, torch.arange(6) % 3))
     (100 * method.total(losses)).backward()  # type: ignore[no-untyped-call]
     method.before_step()
     squares = [p.grad.square().sum() for p in method.parameters() if p.grad is not None]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 import torch
+from tests.conftest import NO_IMAGES, make_batch
 from torch import Tensor
 
 from sodap.learning import Learner, Training
@@ -40,9 +41,9 @@ def test_the_teacher_is_the_model_of_the_stage_before(stripes: Stream, trained: 
         for weight in model.parameters():
             if weight.requires_grad:
                 weight.add_(0.01 * torch.randn(weight.shape, generator=noise))
-    assert list(model.losses(images, split.labels, noise)) == ["ce"]
-    model.begin_stage(2, [])
-    losses = model.losses(images, split.labels, noise)
+    assert list(model.losses(make_batch(model, images, split.labels, noise))) == ["ce"]
+    model.begin_stage(2, NO_IMAGES)
+    losses = model.losses(make_batch(model, images, split.labels, noise))
     assert list(losses) == ["ce", "distill"]
     expected = 0.7 * naive_distillation(model(images), former, 3.0)
     assert expected > 1e-3, "the models must differ for this to say anything"
@@ -55,11 +56,11 @@ def test_the_teacher_takes_no_gradient_and_never_trains(stripes: Stream) -> None
     assert model.teacher_network is not None
     assert model.network is not None
     assert model.teacher_network.digest() == model.network.digest()
-    model.begin_stage(2, [])
+    model.begin_stage(2, NO_IMAGES)
     model.train()
     assert not model.teacher_network.training, "dropout would make the teacher waver"
     split = stripes.domains[1].train
-    losses = model.losses(model.backbone.prepare(split.images), split.labels, torch.Generator())
+    losses = model.losses(make_batch(model, model.backbone.prepare(split.images), split.labels))
     model.total(losses).backward()  # type: ignore[no-untyped-call]
     teachers = [*model.teacher_network.parameters(), *model.teacher_head.parameters()]
     assert all(p.grad is None and not p.requires_grad for p in teachers)
@@ -94,8 +95,8 @@ def test_the_teacher_survives_a_round_trip(stripes: Stream) -> None:
     learner.learn(stripes.domains[0])
     other_learner, other = learner_of(stripes)
     other_learner.restore(model.state(), 2, 1)
-    model.begin_stage(2, [])
+    model.begin_stage(2, NO_IMAGES)
     split = stripes.domains[1].train
     images = model.backbone.prepare(split.images)
-    one, two = (m.losses(images, split.labels, torch.Generator()) for m in (model, other))
+    one, two = (m.losses(make_batch(m, images, split.labels)) for m in (model, other))
     assert all(torch.equal(one[name], two[name]) for name in ("ce", "distill"))

@@ -13,7 +13,7 @@ import pytest
 import torch
 from numpy.typing import NDArray
 from safetensors.torch import save_file
-from tests.conftest import make_stream
+from tests.conftest import make_batch, make_stream
 from timm.models.vision_transformer import VisionTransformer
 from torch import Tensor
 
@@ -191,7 +191,9 @@ def test_mixed_precision() -> None:
     with torch.autocast("cpu", torch.bfloat16):
         rough = method(images)
         method.train()
-        loss = method.losses(images, labels, torch.Generator().manual_seed(0))["ce"]
+        loss = method.losses(make_batch(method, images, labels, torch.Generator().manual_seed(0)))[
+            "ce"
+        ]
     loss.backward()  # type: ignore[no-untyped-call]
     assert rough.dtype == loss.dtype == torch.float32
     torch.testing.assert_close(rough, exact, rtol=0.1, atol=0.1 * float(exact.detach().abs().max()))
@@ -224,7 +226,9 @@ def test_frozen_experts_and_old_routers_are_bit_identical() -> None:
     images = method.backbone.prepare(THREE.domains[1].train.images)
     for seed in range(3):
         generator = torch.Generator().manual_seed(seed)
-        loss = method.losses(images, THREE.domains[1].train.labels, generator)["ce"]
+        loss = method.losses(make_batch(method, images, THREE.domains[1].train.labels, generator))[
+            "ce"
+        ]
         optimizer.zero_grad()
         loss.backward()  # type: ignore[no-untyped-call]
         optimizer.step()
@@ -321,7 +325,7 @@ def test_noise_and_dropout_only_in_training() -> None:
 
     def loss(seed: int) -> float:
         generator = torch.Generator().manual_seed(seed)
-        return float(method.losses(images, labels, generator)["ce"].detach())
+        return float(method.losses(make_batch(method, images, labels, generator))["ce"].detach())
 
     assert loss(1) == loss(2)
     method.train()

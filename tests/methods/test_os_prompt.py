@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 import torch
-from tests.conftest import make_stream
+from tests.conftest import make_batch, make_stream
 from torch import Tensor
 from torch.nn import functional as F
 
@@ -110,7 +110,7 @@ def test_passes_through_the_backbone(
     monkeypatch.setattr(method.backbone, "tokens", counted)
     method(images)
     assert len(passes) == predicting
-    method.losses(images, torch.zeros(4, dtype=torch.long), torch.Generator())
+    method.losses(make_batch(method, images, torch.zeros(4, dtype=torch.long)))
     assert len(passes) == predicting + training
 
 
@@ -151,7 +151,7 @@ def test_queries_are_held_to_the_reference(
     method = os_prompt("os-prompt++", qr_weight=0.5, **SMALL, **options)
     assert isinstance(method, OSPromptPlus)
     images = images_of(method, stripes)
-    losses = method.losses(images, torch.tensor([0, 1, 2, 0]), torch.Generator())
+    losses = method.losses(make_batch(method, images, torch.tensor([0, 1, 2, 0])))
     assert list(losses) == ["ce", "qr"]
 
     answered = AskingPass(method.pool)

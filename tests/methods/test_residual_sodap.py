@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 import torch
-from tests.conftest import make_stream
+from tests.conftest import NO_IMAGES, make_batch, make_stream
 from torch import Tensor
 
 from sodap.learning import Learner, Training
@@ -254,14 +254,14 @@ def test_distillation_pulls_the_student_only(loss: str) -> None:
         method.head.weight.add_(0.1 * torch.randn_like(method.head.weight))
     split = THREE.domains[1].train
     images = method.backbone.prepare(split.images)
-    value = method.losses(images, split.labels, torch.Generator())[loss]
+    value = method.losses(make_batch(method, images, split.labels))[loss]
     (gradient,) = torch.autograd.grad(value, [method.head.weight])
     assert gradient.abs().max() > 0
     assert not method.teacher.weight.requires_grad
     # A step against the gradient brings the student nearer.
     with torch.no_grad():
         method.head.weight.sub_(0.05 * gradient)
-    nearer = method.losses(images, split.labels, torch.Generator())[loss]
+    nearer = method.losses(make_batch(method, images, split.labels))[loss]
     assert nearer < value
 
 
@@ -321,9 +321,9 @@ def test_along_the_cls_row_the_losses_are_the_same_and_the_gradients_alike() -> 
     found = []
     for backprop in ("full", "cls_row"):
         method = sodap_of(taught(0, backprop=backprop)[0]).train()
-        method.begin_stage(1, [])
+        method.begin_stage(1, NO_IMAGES)
         images = method.backbone.prepare(split.images)
-        losses = method.losses(images, split.labels, torch.Generator())
+        losses = method.losses(make_batch(method, images, split.labels))
         total: Any = method.total(losses)
         total.backward()
         trained = {n: p.grad for n, p in method.named_parameters() if p.grad is not None}

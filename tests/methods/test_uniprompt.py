@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 import torch
-from tests.conftest import make_stream
+from tests.conftest import make_batch, make_stream
 from torch import Tensor
 
 from sodap.learning import Learner, Training
@@ -89,7 +89,7 @@ def test_all_blocks_share_one_pool() -> None:
 def test_what_later_blocks_ask_teaches_the_prompts(stripes: Stream) -> None:
     method = uniprompt(pool_size=6)
     images = images_of(method, stripes)
-    losses = method.losses(images, torch.tensor([0, 1]), torch.Generator())
+    losses = method.losses(make_batch(method, images, torch.tensor([0, 1])))
     assert list(losses) == ["ce"]
     torch.autograd.backward(losses["ce"])
     for each in method.pool.sets:

@@ -15,8 +15,7 @@ from torch import Tensor, nn
 import sodap.methods.registry as registry
 from sodap.backbones import FrozenViT
 from sodap.errors import SodapError
-from sodap.methods import Asset, Facts, MethodConfig, Sequential
-from sodap.methods.base import Batches
+from sodap.methods import Asset, Batch, MethodConfig, Observations, Sequential, StageInfo
 from sodap.methods.sequential import SequentialConfig
 from sodap.randomness import Randomness
 from sodap.testing import CHECKS, NEEDS_GPU, SLOW, BrokenPromise, Trial, check_method, tiny_stream
@@ -41,21 +40,17 @@ class Sound(Sequential):
 class NoNumber(Sound):
     """Its loss is no number."""
 
-    def losses(
-        self, images: Tensor, labels: Tensor, generator: torch.Generator
-    ) -> dict[str, Tensor]:
-        return {"ce": F.cross_entropy(self(images), labels) * torch.nan}
+    def losses(self, batch: Batch) -> dict[str, Tensor]:
+        return {"ce": F.cross_entropy(self(batch.images), batch.labels) * torch.nan}
 
 
 class NoScalar(Sound):
     """Its loss is one number an image."""
 
-    def losses(
-        self, images: Tensor, labels: Tensor, generator: torch.Generator
-    ) -> dict[str, Tensor]:
-        if len(labels) == 24:  # the loop itself would stumble
-            return {"ce": F.cross_entropy(self(images), labels, reduction="none")}
-        return super().losses(images, labels, generator)
+    def losses(self, batch: Batch) -> dict[str, Tensor]:
+        if len(batch.labels) == 24:  # the loop itself would stumble
+            return {"ce": F.cross_entropy(self(batch.images), batch.labels, reduction="none")}
+        return super().losses(batch)
 
 
 class LooksAround(Sound):
@@ -120,11 +115,9 @@ class OverstatesItself(Sound):
 class DrawsAnywhere(Sound):
     """It draws from torch's own generator."""
 
-    def losses(
-        self, images: Tensor, labels: Tensor, generator: torch.Generator
-    ) -> dict[str, Tensor]:
-        noise = torch.randn(len(labels), self.classes, device=images.device)
-        return {"ce": F.cross_entropy(self(images) + noise, labels)}
+    def losses(self, batch: Batch) -> dict[str, Tensor]:
+        noise = torch.randn(len(batch.labels), self.classes, device=batch.images.device)
+        return {"ce": F.cross_entropy(self(batch.images) + noise, batch.labels)}
 
 
 class HidesATensor(Sound):
@@ -136,7 +129,7 @@ class HidesATensor(Sound):
         super().__init__(backbone, classes, randomness, config)
         self.kept: list[dict[str, Tensor]] = []
 
-    def end_stage(self, number: int, train: Batches, val: Batches) -> Facts:
+    def end_stage(self, number: int, train: Observations, val: Observations) -> StageInfo:
         self.kept.append({"labels": torch.cat([labels for _, labels in train])})
         return {}
 
@@ -149,7 +142,7 @@ class HidesOnTheClass(Sound):
 
     shelf = SHELF
 
-    def end_stage(self, number: int, train: Batches, val: Batches) -> Facts:
+    def end_stage(self, number: int, train: Observations, val: Observations) -> StageInfo:
         self.shelf.append(torch.zeros(1))
         return {}
 
@@ -169,7 +162,7 @@ class GrowsWithImages(Sound):
 
     stores = "labels"
 
-    def end_stage(self, number: int, train: Batches, val: Batches) -> Facts:
+    def end_stage(self, number: int, train: Observations, val: Observations) -> StageInfo:
         labels = torch.cat([labels for _, labels in train])
         self.extra = torch.cat([self.extra, labels.to(self.extra)])
         return {}
@@ -194,7 +187,7 @@ class KeepsAnImage(Sound):
         side = backbone.image_size
         self.register_buffer("statistic", torch.zeros(1, 3, side, side))
 
-    def end_stage(self, number: int, train: Batches, val: Batches) -> Facts:
+    def end_stage(self, number: int, train: Observations, val: Observations) -> StageInfo:
         self.statistic = next(iter(train))[0][:1].clone()
         return {}
 
@@ -223,7 +216,7 @@ class ForgetsToSave(Sound):
     def forward(self, images: Tensor) -> Tensor:
         return super().forward(images) * self.scale
 
-    def end_stage(self, number: int, train: Batches, val: Batches) -> Facts:
+    def end_stage(self, number: int, train: Observations, val: Observations) -> StageInfo:
         self.scale += 1
         return {}
 
@@ -233,15 +226,13 @@ class CountsItsSteps(Sound):
 
     taken = 0
 
-    def losses(
-        self, images: Tensor, labels: Tensor, generator: torch.Generator
-    ) -> dict[str, Tensor]:
-        ce = super().losses(images, labels, generator)["ce"]
+    def losses(self, batch: Batch) -> dict[str, Tensor]:
+        ce = super().losses(batch)["ce"]
         return {"ce": ce / (1 + self.taken % 5)}
 
-    def begin_stage(self, number: int, batches: Batches) -> Facts:
+    def begin_stage(self, number: int, train: Observations) -> StageInfo:
         self.taken = 0
-        return super().begin_stage(number, batches)
+        return super().begin_stage(number, train)
 
     def after_step(self) -> None:
         self.taken += 1
@@ -267,7 +258,7 @@ class KnowsThreeClasses(Sound):
 class NeedsEveryClass(Sound):
     """It divides by the number of images of each class."""
 
-    def end_stage(self, number: int, train: Batches, val: Batches) -> Facts:
+    def end_stage(self, number: int, train: Observations, val: Observations) -> StageInfo:
         labels = torch.cat([labels for _, labels in train])
         self.head.bias.data /= torch.bincount(labels, minlength=self.classes).clamp(max=1)
         return {}
@@ -276,7 +267,7 @@ class NeedsEveryClass(Sound):
 class NeedsASecondBatch(Sound):
     """It compares the second batch of a domain with the first."""
 
-    def end_stage(self, number: int, train: Batches, val: Batches) -> Facts:
+    def end_stage(self, number: int, train: Observations, val: Observations) -> StageInfo:
         first, second, *_ = [images.mean() for images, _ in train]
         return {"change": float(second - first)}
 
@@ -284,7 +275,7 @@ class NeedsASecondBatch(Sound):
 class NeedsTwoImages(Sound):
     """It divides by n - 1."""
 
-    def end_stage(self, number: int, train: Batches, val: Batches) -> Facts:
+    def end_stage(self, number: int, train: Observations, val: Observations) -> StageInfo:
         count = sum(len(labels) for _, labels in train)
         self.head.bias.data *= 1 / (count - 1)
         return {}
@@ -424,7 +415,7 @@ class AllowedToDerive(Sound):
 
     derived = ("table",)
 
-    def end_stage(self, number: int, train: Batches, val: Batches) -> Facts:
+    def end_stage(self, number: int, train: Observations, val: Observations) -> StageInfo:
         self.table = (torch.zeros(3), [self.head.weight])
         return {}
 

@@ -26,6 +26,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 from sodap.backbones import native_size
 from sodap.errors import FolderBusyError, SodapError, TrainingBrokeError
 from sodap.grids.search import (
+    BEYOND,
     SEED,
     Setting,
     as_changes,
@@ -41,7 +42,6 @@ from sodap.grids.task import PAUSE_S, Task, decode, error_line, performed, place
 from sodap.grids.variants import Entry, read_entry
 from sodap.grids.workers import TaskResult
 from sodap.methods import find_method, method_names
-from sodap.methods.base import BEYOND
 from sodap.runs.config import RunConfig, load_config
 from sodap.runs.named_yaml import GRIDS, read_named_yaml, yaml_names
 from sodap.runs.run import check_folder, check_weights

@@ -23,7 +23,6 @@ from typing import Any
 from sodap.errors import SodapError
 from sodap.grids.variants import SIGN
 from sodap.methods import find_method
-from sodap.methods.base import BEYOND, BUDGET, RATES
 from sodap.runs.config import RunConfig, difference
 from sodap.storage import read_json, write_json
 from sodap.streams import Stream
@@ -31,6 +30,14 @@ from sodap.streams import Stream
 STAGES = 2
 SEED = 999_983
 FILE = "search.json"
+
+RATES = (1e-5, 3e-5, 1e-4, 3e-4, 1e-3, 3e-3, 1e-2, 3e-2, 1e-1, 3e-1)
+"""Learning rates that a search may try, each about three times the one before."""
+BUDGET = 4
+"""Maximum number of candidates of a method."""
+BEYOND = 2
+"""Maximum number of further learning rates, tried while the best one is the lowest or the highest
+tried so far. So the same candidates suit prompts, heads and whole networks."""
 
 Setting = Mapping[str, Any]
 """Some keys of a run, of its training or of its method, with values."""

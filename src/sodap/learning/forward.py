@@ -64,7 +64,7 @@ class Forward:
         self.fabric = fabric
         self.size = size
         self.plain = PlainForward(method, fabric)
-        self.records = record and fabric.device.type == "cuda" and method.steps_alike
+        self.records = record and fabric.device.type == "cuda" and method.graph_safe
         self._begin()
 
     def _begin(self) -> None:

@@ -16,12 +16,13 @@ from sodap.errors import TrainingBrokeError
 from sodap.evaluation import accuracy, confusion_matrix, macro_f1
 from sodap.learning.forward import EVALUATION_BATCH, Forward
 from sodap.learning.fusing import fused
+from sodap.learning.observations import GraphedObservations
 from sodap.learning.progress import StageProgress, snapshot
 from sodap.learning.step import Step, make_optimizer, set_learning_rates
 from sodap.learning.stopwatch import Stopwatch
 from sodap.learning.trace import TraceBuffer
 from sodap.learning.training import Training
-from sodap.methods import Method
+from sodap.methods import Method, Observations
 from sodap.streams import Augmentation, BatchLoader, Stage
 
 OnEpoch = Callable[[StageProgress], None]
@@ -41,9 +42,8 @@ def learn_stage(
 ) -> StageProgress:
     """Teach `method` one domain. With `resumed`, go on after the epoch that it describes."""
     progress = resumed or StageProgress(stage.number)
-    method.records = training.record_steps
     if resumed is None:
-        look = _plain_batches(method, stage, training, fabric, "drift order")
+        look = _training_images(method, stage, training, fabric, "drift order")
         with fabric.autocast(), fused(False):
             progress.begun = dict(method.eval().begin_stage(stage.number, look))
 
@@ -56,10 +56,9 @@ def learn_stage(
     optimizer = make_optimizer(groups, fabric.device)
     if progress.optimizer:
         optimizer.load_state_dict(progress.optimizer)
-    augment = training.augmentation or Augmentation()
-    method.view = lambda images, draws: augment(images, draws, method.backbone.prepare)
+    augmentation = training.augmentation or Augmentation()
     size, record = min(training.batch_size, len(stage.domain.train)), training.record_steps
-    step = Step(method, optimizer, fabric, size, record=record)
+    step = Step(method, optimizer, fabric, size, augmentation, record=record)
     forward = Forward(method, fabric, record=record)
 
     while not progress.finished:
@@ -96,7 +95,7 @@ def learn_stage(
                 "lr": training.lr * decay,
                 "steps": len(trace),
                 "losses": trace.means(),
-                "weights": method.weights(),
+                "weights": {k: float(weight) for k, weight in method.loss_weights().items()},
                 "val_macro_f1": score,
                 "val_accuracy": accuracy(matrix),
                 "images_per_second": len(stage.domain.train) / watch.seconds(),
@@ -131,18 +130,27 @@ def train_epoch(
     return buffer
 
 
-def _plain_batches(
+def _training_images(
     method: Method, stage: Stage, training: Training, fabric: Fabric, purpose: str
-) -> BatchLoader:
-    """The training images as they are, shuffled, so that no group of them is of one class."""
+) -> Observations:
+    """Training images without augmentation, shuffled so that no group of them is of one class."""
     order = method.randomness.generator(purpose, stage.number)
-    prepare = method.backbone.prepare
-    return BatchLoader(stage.domain.train, training.batch_size, fabric.device, prepare, order)
+    batches = BatchLoader(
+        stage.domain.train, training.batch_size, fabric.device, method.backbone.prepare, order
+    )
+    return _observations(method, batches, training)
+
+
+def _observations(method: Method, batches: BatchLoader, training: Training) -> Observations:
+    if training.record_steps and method.graph_safe:
+        return GraphedObservations(batches, batches.device)
+    return Observations(batches)
 
 
 def end_stage(method: Method, stage: Stage, training: Training, fabric: Fabric) -> dict[str, Any]:
     """Let the method keep what it needs of a domain that it will not see again."""
-    train = _plain_batches(method, stage, training, fabric, "reference order")
+    train = _training_images(method, stage, training, fabric, "reference order")
     val = BatchLoader(stage.domain.val, EVALUATION_BATCH, fabric.device, method.backbone.prepare)
     with fabric.autocast(), fused(False):
-        return dict(method.eval().end_stage(stage.number, train, val))
+        observed = _observations(method, val, training)
+        return dict(method.eval().end_stage(stage.number, train, observed))

@@ -10,12 +10,12 @@ from lightning.fabric import Fabric
 from torch import Tensor
 from torch.optim import AdamW, Optimizer
 
-from sodap.balancing import UncertaintyWeighting
 from sodap.errors import SodapError
 from sodap.learning.fusing import fused
 from sodap.learning.precision import tensor_cores
-from sodap.methods import Method
+from sodap.methods import Batch, Method
 from sodap.recording import CannotRecordError, Recorded
+from sodap.streams import Augmentation
 
 
 def make_optimizer(groups: list[dict[str, Any]], device: torch.device) -> AdamW:
@@ -52,7 +52,7 @@ class PlainStep:
     method: Method
     optimizer: Optimizer
     fabric: Fabric
-    balance: UncertaintyWeighting | None
+    augmentation: Augmentation
     views: torch.Generator
     draws: torch.Generator
 
@@ -61,7 +61,7 @@ class PlainStep:
         method, fabric = self.method, self.fabric
         with tensor_cores(fabric, method):
             with fabric.autocast():
-                losses = method.losses(method.view(images, self.views), labels, self.draws)
+                losses = method.losses(self._batch(images, labels))
                 total = method.total(losses)
             fabric.backward(total)
         method.before_step()
@@ -70,7 +70,16 @@ class PlainStep:
         self.optimizer.zero_grad(set_to_none=True)
         return Outcome(
             {name: loss.detach() for name, loss in losses.items()},
-            {} if self.balance is None else self.balance.weights(),
+            method.loss_weights(),
+        )
+
+    def _batch(self, images: Tensor, labels: Tensor) -> Batch:
+        augment, prepare, draws = self.augmentation, self.method.backbone.prepare, self.draws
+        return Batch(
+            images=augment(images, self.views, prepare),
+            labels=labels,
+            generator=draws,
+            augment=lambda stored: augment(stored, draws, prepare),
         )
 
 
@@ -87,6 +96,7 @@ class Step:
         optimizer: Optimizer,
         fabric: Fabric,
         batch_size: int,
+        augmentation: Augmentation,
         *,
         record: bool = True,
     ) -> None:
@@ -96,12 +106,12 @@ class Step:
         self.views = torch.Generator(fabric.device)
         self.draws = torch.Generator(fabric.device)
         optimizer.zero_grad(set_to_none=True)  # what a step that was broken off has left
-        self.plain = PlainStep(method, optimizer, fabric, _balance(method), self.views, self.draws)
+        self.plain = PlainStep(method, optimizer, fabric, augmentation, self.views, self.draws)
         self.recorded = Recorded(
             self.plain,
             fabric.device,
             generators=[self.views, self.draws],
-            wanted=record and method.steps_alike,
+            wanted=record and method.graph_safe,
             strict=True,
         )
 
@@ -119,17 +129,5 @@ class Step:
         except CannotRecordError as error:
             raise SodapError(
                 f"the training step of {self.method.name} cannot be recorded as a CUDA graph: it "
-                f"waits for the host ({error}); set steps_alike = False in its class"
+                f"waits for the host ({error}); set graph_safe = False in its class"
             ) from error
-
-
-def _balance(method: Method) -> UncertaintyWeighting | None:
-    """What learns the weights of the losses, if the method goes by them in this stage.
-
-    It is asked itself at every step, because `Method.weights` answers in numbers of the host.
-    """
-    names = method.weights().keys()
-    for module in method.modules():
-        if isinstance(module, UncertaintyWeighting) and names == set(module.names):
-            return module
-    return None

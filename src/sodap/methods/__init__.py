@@ -1,6 +1,6 @@
 """One file a method, behind one small contract; importing this package registers them all."""
 
-from sodap.methods.base import Asset, Facts, Method, MethodConfig
+from sodap.methods.base import Asset, Batch, Method, MethodConfig, Observations, StageInfo
 from sodap.methods.coda_prompt import CodaPrompt
 from sodap.methods.der import Der
 from sodap.methods.dual_prompt import DualPrompt
@@ -23,10 +23,10 @@ from sodap.methods.uniprompt import UniPrompt
 __all__ = [
     "L2P",
     "Asset",
+    "Batch",
     "CodaPrompt",
     "Der",
     "DualPrompt",
-    "Facts",
     "Finetune",
     "Joint",
     "Lwf",
@@ -36,6 +36,7 @@ __all__ = [
     "NearestClassMean",
     "OSPrompt",
     "OSPromptPlus",
+    "Observations",
     "OnlineEwc",
     "Option",
     "ProjectedRidge",
@@ -43,6 +44,7 @@ __all__ = [
     "ResidualSodapConfig",
     "Ridge",
     "Sequential",
+    "StageInfo",
     "StreamingLDA",
     "UniPrompt",
     "build_method",

@@ -1,15 +1,15 @@
-"""The contract of a method: what the loop calls, and nothing more.
+"""The contract between a method and the training loop.
 
-A method gets prepared images on the device, answers with named losses, and says what it keeps.
-It never sees a stream, an optimiser or a file.
+The loop gives a method prepared images on the device. The method returns named losses and logits,
+and declares what it stores. It never sees a stream, an optimiser or a file.
 """
 
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
-from typing import Any, ClassVar, cast
+from typing import Any, ClassVar, TypeVar, cast
 
 import torch
 from pydantic import BaseModel, ConfigDict
@@ -19,52 +19,81 @@ from sodap.backbones import FrozenViT
 from sodap.prompting import Routing
 from sodap.randomness import Randomness
 
-Batches = Iterable[tuple[Tensor, Tensor]]
-"""Re-iterable pairs of prepared images `[B, 3, S, S]` and labels `[B]`."""
+Result = TypeVar("Result", bound=Tensor | tuple[Tensor, ...])
 
-RATES = (1e-5, 3e-5, 1e-4, 3e-4, 1e-3, 3e-3, 1e-2, 3e-2, 1e-1, 3e-1)
-"""The learning rates that a search may try, each about three times the one before."""
+StageInfo = Mapping[str, Any]
+"""What a method reports about the start or end of a stage: JSON values for the run's record."""
 
-BUDGET = 4
-"""How many settings of a method are compared before a grid: at most so many of every one."""
-BEYOND = 2
-"""How many more, at most, where the best learning rate is the first or the last of those tried:
-an optimum at an edge is none. One list then fits trained prompts, heads and whole networks."""
 
-Facts = Mapping[str, Any]
-"""What a stage did to the method, in JSON's types, for the record of a run."""
+@dataclass(frozen=True)
+class Batch:
+    """The input of one training step."""
+
+    images: Tensor
+    """Randomly augmented and prepared images `[B, 3, S, S]`."""
+    labels: Tensor
+    """Class indices `[B]`."""
+    generator: torch.Generator
+    """Source of every random number that the step draws."""
+    augment: Callable[[Tensor], Tensor]
+    """Augment and prepare stored images, uint8 `[N, 3, S, S]`, as the training images of this
+    stage are; draws from `generator`."""
+
+
+class Observations:
+    """Prepared images `[B, 3, S, S]` and labels `[B]` of one split, in batches.
+
+    Can be iterated repeatedly; the order is the same every time.
+    """
+
+    def __init__(self, batches: Iterable[tuple[Tensor, Tensor]]) -> None:
+        self.batches = batches
+
+    def __iter__(self) -> Iterator[tuple[Tensor, Tensor]]:
+        return iter(self.batches)
+
+    def map(self, function: Callable[[Tensor], Result]) -> Iterator[tuple[Result, Tensor]]:
+        """Yield `(function(images), labels)` for every batch, without gradients.
+
+        The function returns a tensor or a tuple of tensors with one row per image. A row may depend
+        only on its own image, because batches may be padded.
+        """
+        for images, labels in self:
+            with torch.no_grad():
+                result = function(images)
+            yield result, labels
 
 
 class MethodConfig(BaseModel):
-    """Every option of a method with its default, its bounds and one line of meaning."""
+    """Options of a method, each with a default, bounds and a one-line description."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
 
 @dataclass(frozen=True)
 class Asset:
-    """Something a method keeps about data it has seen: the unit of the audit."""
+    """Something a method stores about data it has seen."""
 
     name: str
     kind: str
     """statistics | teacher | usage | images | fisher | ..."""
     bytes: int
     images: int = 0
-    """How many images can be seen in it: 0 for anything that is only numbers about them."""
+    """Number of images that can be recovered from it."""
 
 
 class Method(nn.Module, ABC):
-    """One way to keep learning. Subclasses say what trains and what is remembered."""
+    """Base class of all continual-learning methods."""
 
     name: ClassVar[str]
     family: ClassVar[str]
     Config: ClassVar[type[MethodConfig]]
     trains: ClassVar[str]
-    """What is learned, in a few words: `head`, `prompts, head`, ..."""
+    """What is trained, in a few words: `head`, `prompts, head`, ..."""
     stores: ClassVar[str]
-    """What is kept of the past, in a few words; `nothing` where that is so."""
+    """What is stored about past data, in a few words, or `nothing`."""
     learns_by_gradient: ClassVar[bool] = True
-    """False for a method that needs no epochs: all it learns, it learns in `end_stage`."""
+    """False for a closed form: there are no epochs and `end_stage` does all the learning."""
     learns_all_domains: ClassVar[bool] = False
     """True for an upper bound that is given the images of all domains so far at every stage."""
     candidates: ClassVar[tuple[Mapping[str, Any], ...]] = (
@@ -73,98 +102,101 @@ class Method(nn.Module, ABC):
         {"lr": 3e-3},
         {"lr": 1e-2},
     )
-    """The settings that a search begins with, at most `BUDGET`, by the keys that `sodap run`
-    takes. A method in closed form has nothing to search, whatever stands here."""
-    steps_alike: ClassVar[bool] = True
-    """False if a training step asks the host what to do next: it is then never recorded as a
-    CUDA graph. A step that is alike launches the same work on tensors of the same shapes in the
-    same places, from the first batch of a stage to the last."""
+    """Settings that a hyperparameter search tries first, by the keys of `sodap run`. Ignored for
+    a closed form, which has nothing to search."""
     running: ClassVar[tuple[str, ...]] = ()
-    """Patterns of names in the state (`memory.*`) that training steps write without an optimiser:
-    moving averages, a reservoir. Whatever is not trained and not named here stays as it is."""
+    """Name patterns of state (`memory.*`) that training steps update without an optimiser, such as
+    moving averages. All other state that is not trained stays the same during a stage."""
     derived: ClassVar[tuple[str, ...]] = ()
-    """Patterns of attributes outside the state that hold tensors (`memory._table`): tables that
-    are made anew from the state after a restore. Every other tensor belongs into the state."""
+    """Name patterns of attributes outside the state that hold tensors (`memory._table`) and are
+    recomputed from the state. Every other tensor must be a parameter or a buffer."""
     not_compiled: ClassVar[str] = ""
-    """Why `torch.compile` of `forward` cannot work, in one sentence; empty where it does."""
+    """Why `torch.compile` of `forward` cannot work, in one sentence; empty if it does."""
 
     def __init__(
         self, backbone: FrozenViT, classes: int, randomness: Randomness, config: MethodConfig
     ) -> None:
-        """Every number drawn at the start comes from `randomness`."""
+        """Draw all initial values from `randomness`."""
         super().__init__()
         self.config = config
         self.backbone = backbone
         self.classes = classes
         self.randomness = randomness
         self.stage = 0
-        # Whether work on a GPU may be recorded (`sodap.recording`). The loop says so.
-        self.records = False
-        # Random views of kept images, as the training images of this stage get them: uint8
-        # `[B, 3, S, S]` -> prepared. The loop puts the stream's own in place.
-        self.view: Callable[[Tensor, torch.Generator], Tensor] = lambda images, _: backbone.prepare(
-            images
-        )
 
-    def begin_stage(self, number: int, batches: Batches) -> Facts:
-        """Get ready for a new domain; may look at its training images."""
+    @property
+    def graph_safe(self) -> bool:
+        """Whether a training step can be captured as a CUDA graph.
+
+        Such a step never waits for the host. From the first batch of a stage to the last it
+        launches the same kernels on tensors that keep their shapes and addresses.
+        """
+        return True
+
+    def begin_stage(self, number: int, train: Observations) -> StageInfo:
+        """Prepare for a new domain, given its training images."""
         self.stage = number
         return {}
 
     @abstractmethod
-    def losses(
-        self, images: Tensor, labels: Tensor, generator: torch.Generator
-    ) -> dict[str, Tensor]:
-        """Named scalar losses of one batch; whatever is drawn is drawn from `generator`."""
+    def losses(self, batch: Batch) -> dict[str, Tensor]:
+        """Named scalar losses of one batch."""
 
     def total(self, losses: Mapping[str, Tensor]) -> Tensor:
-        """One number to descend."""
+        """Combine the losses into the scalar that is minimised."""
         return torch.stack(list(losses.values())).sum()
 
     def before_step(self) -> None:
-        """Gradients are there, the optimiser's step is not: correct or bound them."""
+        """Modify gradients after the backward pass and before the optimiser's step."""
 
     def after_step(self) -> None:
-        """Follow-up without gradients, after each step of the optimiser."""
+        """Update state without gradients after the optimiser's step."""
 
     @abstractmethod
     def forward(self, images: Tensor) -> Tensor:
-        """Logits `[B, C]`; each row depends on its own image alone."""
+        """Logits `[B, C]` of prepared images; each row depends only on its own image."""
 
-    def end_stage(self, number: int, train: Batches, val: Batches) -> Facts:
-        """Keep what the next stage will need; called with the best weights restored."""
+    def end_stage(self, number: int, train: Observations, val: Observations) -> StageInfo:
+        """Store what later stages need; called with the best weights of the stage restored."""
         return {}
 
     def routing(self, images: Tensor) -> list[Routing] | None:
-        """Which prompts each image selects, per layer; None for a method without prompts."""
+        """Prompts selected by each image, per layer; None for a method without prompts."""
+        return None
+
+    def prompt_values(self) -> Tensor | None:
+        """Values of the prompts in use `[copies, N, d]`; None for a method without a pool."""
         return None
 
     def stored(self) -> list[Asset]:
-        """Everything kept about past data."""
+        """Everything stored about past data."""
         return []
 
     def compile_parts(self) -> None:
-        """Hand what is worth it to torch.compile; called once, if the user asks for it."""
+        """Apply torch.compile where it pays; called once, if the user asks for it."""
         self.backbone.compile_blocks()
 
     def parameter_groups(self, lr: float, weight_decay: float) -> list[dict[str, Any]]:
-        """What trains in this stage. Decay pulls on matrices only, never on biases and scales."""
+        """Optimiser groups of this stage; weight decay applies to matrices only."""
         trained = [p for p in self.parameters() if p.requires_grad]
         return [
             {"params": [p for p in trained if p.ndim >= 2], "lr": lr, "weight_decay": weight_decay},
             {"params": [p for p in trained if p.ndim < 2], "lr": lr, "weight_decay": 0.0},
         ]
 
-    def weights(self) -> dict[str, float]:
-        """The weight of each loss at this moment, for methods that balance theirs."""
+    def loss_weights(self) -> dict[str, Tensor]:
+        """Current weights of the losses, as scalars on the device; empty if none are learned.
+
+        Called in every training step, so it must not wait for the device.
+        """
         return {}
 
     def state(self) -> dict[str, Tensor]:
-        """Everything but the backbone, which its name and digest stand for."""
+        """All tensors but the backbone's, which is identified by its name and digest."""
         return {k: v for k, v in self.state_dict().items() if not k.startswith("backbone.")}
 
     def restore(self, state: Mapping[str, Tensor], stage: int) -> None:
-        """The inverse of `state`, for a method that had begun stage number `stage`."""
+        """Load `state` of a method that had begun stage number `stage`."""
         self.stage = stage
         missing, unexpected = self.load_state_dict(dict(state), strict=False)
         lost = [key for key in missing if not key.startswith("backbone.")]
@@ -172,11 +204,12 @@ class Method(nn.Module, ABC):
             raise KeyError(f"state does not fit: missing {lost}, unexpected {unexpected}")
 
     def trainable_count(self) -> int:
+        """Number of scalars that are trained in the current stage."""
         return sum(p.numel() for p in self.parameters() if p.requires_grad)
 
 
 class LinearHead(nn.Linear):
-    """A linear classifier, small at the start, and always in full precision."""
+    """Linear classifier with small initial weights that always computes in float32."""
 
     def __init__(self, width: int, classes: int, generator: torch.Generator) -> None:
         super().__init__(width, classes)
@@ -185,12 +218,12 @@ class LinearHead(nn.Linear):
             self.bias.zero_()
 
     def forward(self, features: Tensor) -> Tensor:
-        """Features `[B, D]` -> logits `[B, C]`, float32 under autocast too."""
+        """Features `[B, D]` -> logits `[B, C]`, in float32 even under autocast."""
         with torch.autocast(features.device.type, enabled=False):
             return super().forward(features.float())
 
 
 def tensor_bytes(*modules: nn.Module) -> int:
-    """What the parameters and buffers of `modules` take."""
+    """Size of all parameters and buffers of `modules`, in bytes."""
     tensors = [t for m in modules for t in cast(dict[str, Tensor], m.state_dict()).values()]
     return sum(t.numel() * t.element_size() for t in tensors)

@@ -14,6 +14,7 @@ import torch
 from pydantic import Field
 from torch import Tensor
 
+from sodap.methods.base import Batch
 from sodap.methods.parts.growing_prompts import GrowingPrefixes, GrowingPrefixesConfig, Length, Rows
 from sodap.methods.parts.prefix_pool import attended_cosine, orthogonality, prefix_halves
 from sodap.methods.registry import register_method
@@ -68,10 +69,8 @@ class CodaPrompt(GrowingPrefixes):
             weights = attended_cosine(query.to(keys.dtype), self.pool.attention.rows, keys)
             return prefix_halves(weights, prompts, self.pool.width)
 
-    def losses(
-        self, images: Tensor, labels: Tensor, generator: torch.Generator
-    ) -> dict[str, Tensor]:
-        losses = super().losses(images, labels, generator)
+    def losses(self, batch: Batch) -> dict[str, Tensor]:
+        losses = super().losses(batch)
         if self.config.ortho:
             losses["ortho"] = self.ortho_weight * self.penalty()
         return losses

@@ -14,7 +14,7 @@ from pydantic import Field
 from torch import Tensor
 
 from sodap.backbones import FrozenViT
-from sodap.methods.base import Asset, Batches, Facts, MethodConfig, tensor_bytes
+from sodap.methods.base import Asset, Batch, MethodConfig, Observations, StageInfo, tensor_bytes
 from sodap.methods.finetune import Finetune, FinetuneConfig
 from sodap.methods.parts.reservoir import Reservoir
 from sodap.methods.registry import register_method
@@ -59,8 +59,8 @@ class Der(Finetune):
         self._passing: tuple[Tensor, Tensor, Tensor, Tensor] | None = None
 
     @property
-    def steps_alike(self) -> bool:  # type: ignore[override]
-        """A buffer that grows from step to step gives no two steps alike."""
+    def graph_safe(self) -> bool:
+        """False if the buffer grows from step to step."""
         return not self.config.faithful
 
     @property
@@ -69,23 +69,22 @@ class Der(Finetune):
 
     # ------------------------------------------------------------------ one batch
 
-    def losses(
-        self, images: Tensor, labels: Tensor, generator: torch.Generator
-    ) -> dict[str, Tensor]:
+    def losses(self, batch: Batch) -> dict[str, Tensor]:
+        labels, generator = batch.labels, batch.generator
         kept, count = self.reservoir, min(self._filled, len(labels))
         first, second = (self._draw(count, generator) for _ in range(2))
         # The network treats each image alone, so the three passes of the paper are one here.
-        batch = [images]
+        images = [batch.images]
         if count:
-            batch.append(self.view(kept.images[torch.cat([first, second])], generator))
-        logits, once, again = self(torch.cat(batch)).split([len(labels), count, count])
+            images.append(batch.augment(kept.images[torch.cat([first, second])]))
+        logits, once, again = self(torch.cat(images)).split([len(labels), count, count])
         losses = {"ce": F.cross_entropy(logits, labels)}
         if count:
             losses["logits"] = self.config.alpha * F.mse_loss(once, kept.logits[first])
             losses["labels"] = self.config.beta * F.cross_entropy(again, kept.labels[second])
         if self.config.faithful:
             draws = torch.rand(len(labels), generator=generator, device=labels.device)
-            self._passing = (self.backbone.pixels(images), labels, logits.detach(), draws)
+            self._passing = (self.backbone.pixels(batch.images), labels, logits.detach(), draws)
         return losses
 
     def _draw(self, count: int, generator: torch.Generator) -> Tensor:
@@ -101,12 +100,12 @@ class Der(Finetune):
 
     # ------------------------------------------------------------------ stages
 
-    def begin_stage(self, number: int, batches: Batches) -> Facts:
+    def begin_stage(self, number: int, train: Observations) -> StageInfo:
         self._filled = len(self.reservoir)
-        return super().begin_stage(number, batches)
+        return super().begin_stage(number, train)
 
     @torch.no_grad()
-    def end_stage(self, number: int, train: Batches, val: Batches) -> Facts:
+    def end_stage(self, number: int, train: Observations, val: Observations) -> StageInfo:
         if not self.config.faithful:
             generator = self.randomness.generator("reservoir", number)
             for images, labels in train:

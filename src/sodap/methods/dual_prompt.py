@@ -14,7 +14,7 @@ from torch import Tensor, nn
 
 from sodap.backbones import FrozenViT
 from sodap.errors import SodapError
-from sodap.methods.base import Batches, Facts, MethodConfig
+from sodap.methods.base import Batch, MethodConfig, Observations, StageInfo
 from sodap.methods.parts.query_key import QueryKeyConfig, QueryKeyMethod, cosines, distance, nearest
 from sodap.methods.registry import register_method
 from sodap.randomness import Randomness
@@ -122,15 +122,13 @@ class DualPrompt(QueryKeyMethod):
         logits: Tensor = self.head(self.features(images, experts[:, :, chosen]))
         return logits
 
-    def losses(
-        self, images: Tensor, labels: Tensor, generator: torch.Generator
-    ) -> dict[str, Tensor]:
+    def losses(self, batch: Batch) -> dict[str, Tensor]:
         """In training nothing is chosen: every image gets the slice of its stage."""
-        experts = self.experts.unsqueeze(2).expand(-1, -1, len(images), -1, -1, -1)
-        logits = self.head(self.features(images, experts))
-        likeness = cosines(self.query(images), self.keys)
+        experts = self.experts.unsqueeze(2).expand(-1, -1, len(batch.images), -1, -1, -1)
+        logits = self.head(self.features(batch.images, experts))
+        likeness = cosines(self.query(batch.images), self.keys)
         return {
-            "ce": F.cross_entropy(logits, labels),
+            "ce": F.cross_entropy(logits, batch.labels),
             "pull": self.config.pull * distance(likeness),
         }
 
@@ -152,7 +150,7 @@ class DualPrompt(QueryKeyMethod):
         return slice((stage - 1) * k, stage * k)
 
     @torch.no_grad()
-    def begin_stage(self, number: int, batches: Batches) -> Facts:
+    def begin_stage(self, number: int, train: Observations) -> StageInfo:
         """Experts go on from where those of the stage before ended; keys start afresh."""
         rows, size = self._rows(number), self.config.pool_size
         if rows.stop > size:
@@ -166,7 +164,7 @@ class DualPrompt(QueryKeyMethod):
         return {"slice": [rows.start, rows.stop]}
 
     @torch.no_grad()
-    def end_stage(self, number: int, train: Batches, val: Batches) -> Facts:
+    def end_stage(self, number: int, train: Observations, val: Observations) -> StageInfo:
         """Put the slice where no optimiser reaches it."""
         rows = self._rows(number)
         self.pool[:, :, rows] = self.experts

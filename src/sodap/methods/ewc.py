@@ -19,7 +19,7 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.nn.utils import parameters_to_vector
 
 from sodap.backbones import FrozenViT
-from sodap.methods.base import Asset, Batches, Facts, MethodConfig
+from sodap.methods.base import Asset, Batch, MethodConfig, Observations, StageInfo
 from sodap.methods.finetune import Finetune, FinetuneConfig
 from sodap.methods.registry import register_method
 from sodap.randomness import Randomness
@@ -87,16 +87,14 @@ class OnlineEwc(Finetune):
         """All that trains, in the order of F and θ*."""
         return {name: p for name, p in self.named_parameters() if p.requires_grad}
 
-    def losses(
-        self, images: Tensor, labels: Tensor, generator: torch.Generator
-    ) -> dict[str, Tensor]:
-        losses = super().losses(images, labels, generator)
+    def losses(self, batch: Batch) -> dict[str, Tensor]:
+        losses = super().losses(batch)
         if self.stage > 1:
             moved = parameters_to_vector(self.theta().values()) - self.anchor
             losses["penalty"] = self.config.strength * (self.fisher * moved.square()).sum()
         return losses
 
-    def end_stage(self, number: int, train: Batches, val: Batches) -> Facts:
+    def end_stage(self, number: int, train: Observations, val: Observations) -> StageInfo:
         c = self.config
         theta = self.theta()
         generator = self.randomness.generator("fisher", number, device=self.fisher.device)
@@ -175,7 +173,7 @@ def _labels(
         yield truth, p.gather(1, truth[:, None])[:, 0]
 
 
-def _first(batches: Batches, count: int) -> Iterator[tuple[Tensor, Tensor]]:
+def _first(batches: Observations, count: int) -> Iterator[tuple[Tensor, Tensor]]:
     """The first `count` images of all batches."""
     for images, labels in batches:
         yield images[:count], labels[:count]

@@ -15,7 +15,15 @@ from torch import Tensor
 
 from sodap.backbones import FrozenViT
 from sodap.backbones.vit import PortedViT
-from sodap.methods.base import Asset, Batches, Facts, LinearHead, Method, MethodConfig
+from sodap.methods.base import (
+    Asset,
+    Batch,
+    LinearHead,
+    Method,
+    MethodConfig,
+    Observations,
+    StageInfo,
+)
 from sodap.methods.registry import register_method
 from sodap.randomness import Randomness
 
@@ -71,10 +79,8 @@ class Finetune(Method):
         logits: Tensor = self.head(self.features(images))
         return logits
 
-    def losses(
-        self, images: Tensor, labels: Tensor, generator: torch.Generator
-    ) -> dict[str, Tensor]:
-        return {"ce": F.cross_entropy(self(images), labels)}
+    def losses(self, batch: Batch) -> dict[str, Tensor]:
+        return {"ce": F.cross_entropy(self(batch.images), batch.labels)}
 
     def compile_parts(self) -> None:
         super().compile_parts()
@@ -126,7 +132,7 @@ class Joint(Finetune):
     def trains_network(self) -> bool:
         return self.config.trained == "all"
 
-    def begin_stage(self, number: int, batches: Batches) -> Facts:
+    def begin_stage(self, number: int, train: Observations) -> StageInfo:
         fresh = LinearHead(
             self.backbone.width, self.classes, self.randomness.generator("init head")
         )
@@ -134,9 +140,9 @@ class Joint(Finetune):
         if self.network is not None:
             # Where the frozen matrices are kept in bf16, so are products: the start is the same.
             self.network.load_state_dict(self.backbone.state_dict())
-        return super().begin_stage(number, batches)
+        return super().begin_stage(number, train)
 
-    def end_stage(self, number: int, train: Batches, val: Batches) -> Facts:
+    def end_stage(self, number: int, train: Observations, val: Observations) -> StageInfo:
         counts = [sum(len(labels) for _, labels in batches) for batches in (train, val)]
         self.kept.copy_(torch.tensor(counts))
         return {}

@@ -12,7 +12,7 @@ from pydantic import Field
 from torch import Tensor, nn
 
 from sodap.backbones import FrozenViT
-from sodap.methods.base import Batches, Facts, MethodConfig
+from sodap.methods.base import Batch, MethodConfig, Observations, StageInfo
 from sodap.methods.parts.query_key import QueryKeyConfig, QueryKeyMethod, cosines, distance, nearest
 from sodap.methods.registry import register_method
 from sodap.randomness import Randomness
@@ -73,15 +73,13 @@ class L2P(QueryKeyMethod):
         logits: Tensor = self.head(self.features(images, chosen))
         return logits
 
-    def losses(
-        self, images: Tensor, labels: Tensor, generator: torch.Generator
-    ) -> dict[str, Tensor]:
-        likeness = cosines(self.query(images), self.keys)
+    def losses(self, batch: Batch) -> dict[str, Tensor]:
+        likeness = cosines(self.query(batch.images), self.keys)
         chosen = nearest(likeness.detach(), self.config.top_k, vote=self.config.faithful)
         self._chosen = chosen
-        logits = self.head(self.features(images, chosen))
+        logits = self.head(self.features(batch.images, chosen))
         return {
-            "ce": F.cross_entropy(logits, labels),
+            "ce": F.cross_entropy(logits, batch.labels),
             "pull": self.config.pull * distance(likeness.gather(1, chosen)),
         }
 
@@ -90,5 +88,5 @@ class L2P(QueryKeyMethod):
         self.trained.index_fill_(0, self._chosen.flatten(), True)
         self._chosen = None
 
-    def end_stage(self, number: int, train: Batches, val: Batches) -> Facts:
+    def end_stage(self, number: int, train: Observations, val: Observations) -> StageInfo:
         return {"prompts_trained": int(self.trained.sum())}

@@ -15,7 +15,7 @@ from pydantic import Field
 from torch import Tensor
 
 from sodap.backbones import FrozenViT
-from sodap.methods.base import Asset, Batches, Facts, MethodConfig, tensor_bytes
+from sodap.methods.base import Asset, Batch, MethodConfig, Observations, StageInfo, tensor_bytes
 from sodap.methods.finetune import Finetune, FinetuneConfig
 from sodap.methods.registry import register_method
 from sodap.preserving import distillation_loss
@@ -61,14 +61,12 @@ class Lwf(Finetune):
     def trains_network(self) -> bool:
         return self.config.trained == "all"
 
-    def losses(
-        self, images: Tensor, labels: Tensor, generator: torch.Generator
-    ) -> dict[str, Tensor]:
-        features = self.features(images)
+    def losses(self, batch: Batch) -> dict[str, Tensor]:
+        features = self.features(batch.images)
         logits = self.head(features)
-        losses = {"ce": F.cross_entropy(logits, labels)}
+        losses = {"ce": F.cross_entropy(logits, batch.labels)}
         if self.stage > 1:
-            taught = self._taught(images, features)
+            taught = self._taught(batch.images, features)
             distilled = distillation_loss(logits, taught, self.config.temperature)
             losses["distill"] = self.config.weight * distilled
         return losses
@@ -81,7 +79,7 @@ class Lwf(Finetune):
         logits: Tensor = self.teacher_head(features)
         return logits
 
-    def end_stage(self, number: int, train: Batches, val: Batches) -> Facts:
+    def end_stage(self, number: int, train: Observations, val: Observations) -> StageInfo:
         self.teacher_head.load_state_dict(self.head.state_dict())
         if self.teacher_network is not None and self.network is not None:
             self.teacher_network.load_state_dict(self.network.state_dict())

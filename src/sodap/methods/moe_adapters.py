@@ -23,11 +23,12 @@ from torch import Tensor, nn
 from sodap.backbones import FrozenViT
 from sodap.methods.base import (
     Asset,
-    Batches,
-    Facts,
+    Batch,
     LinearHead,
     Method,
     MethodConfig,
+    Observations,
+    StageInfo,
     tensor_bytes,
 )
 from sodap.methods.parts.experts import ExpertBlock
@@ -115,13 +116,11 @@ class MoeAdapters(Method):
 
     # ------------------------------------------------------------------ one batch
 
-    def losses(
-        self, images: Tensor, labels: Tensor, generator: torch.Generator
-    ) -> dict[str, Tensor]:
+    def losses(self, batch: Batch) -> dict[str, Tensor]:
         """Training knows its domain, so the current router takes every image."""
-        draws = generator if self.training else None
-        logits = self.head(self._features(images, noise=draws, dropout=draws))
-        return {"ce": F.cross_entropy(logits, labels)}
+        draws = batch.generator if self.training else None
+        logits = self.head(self._features(batch.images, noise=draws, dropout=draws))
+        return {"ce": F.cross_entropy(logits, batch.labels)}
 
     def forward(self, images: Tensor) -> Tensor:
         noise = None
@@ -162,7 +161,7 @@ class MoeAdapters(Method):
 
     # ------------------------------------------------------------------ stages
 
-    def begin_stage(self, number: int, batches: Batches) -> Facts:
+    def begin_stage(self, number: int, train: Observations) -> StageInfo:
         """Meet the domain: a router of its own, and an autoencoder that knows it.
 
         The autoencoder reads plain features, so it can come before training: validation then
@@ -174,13 +173,13 @@ class MoeAdapters(Method):
         if self.selector.domains:
             for block in self._blocks():
                 block.router.start_domain()
-        features = torch.cat([self._plain_features(images) for images, _ in batches])
+        features = torch.cat([self._plain_features(images) for images, _ in train])
         generator = self.randomness.generator("selector", number, device=features.device)
         error = self.selector.learn(features, self.config.selector_steps, generator)
         return {"selector_error": error}
 
     @torch.no_grad()
-    def end_stage(self, number: int, train: Batches, val: Batches) -> Facts:
+    def end_stage(self, number: int, train: Observations, val: Observations) -> StageInfo:
         """Freeze the experts that this domain uses most, block by block."""
         if self.config.variant == "reduced":
             return {}
@@ -194,7 +193,7 @@ class MoeAdapters(Method):
             "selected_as_this_domain": float((guesses == self.selector.domains - 1).float().mean()),
         }
 
-    def _usage(self, batches: Batches) -> Tensor:
+    def _usage(self, batches: Observations) -> Tensor:
         """How many images choose each expert `[L, E]`, without noise and with the best weights."""
         blocks = list(self._blocks())
         used = [torch.zeros_like(block.frozen, dtype=torch.long) for block in blocks]

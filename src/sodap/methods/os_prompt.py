@@ -20,6 +20,7 @@ import torch.nn.functional as F
 from pydantic import Field
 from torch import Tensor
 
+from sodap.methods.base import Batch
 from sodap.methods.parts.growing_prompts import GrowingPrefixes, GrowingPrefixesConfig, Length, Rows
 from sodap.methods.parts.prefix_pool import PrefixPool, cosine, prefix_halves
 from sodap.methods.registry import register_method
@@ -100,17 +101,15 @@ class OSPromptPlus(OSPrompt):
 
     config: OSPromptPlusConfig
 
-    def losses(
-        self, images: Tensor, labels: Tensor, generator: torch.Generator
-    ) -> dict[str, Tensor]:
+    def losses(self, batch: Batch) -> dict[str, Tensor]:
         with torch.no_grad():
-            reference = self.backbone(images)
+            reference = self.backbone(batch.images)
         answered = AskingPass(self.pool)
-        logits = self.head(self.backbone(images, prefix=answered))
-        with torch.autocast(images.device.type, enabled=False):
+        logits = self.head(self.backbone(batch.images, prefix=answered))
+        with torch.autocast(reference.device.type, enabled=False):
             distance = self.to_reference(answered, reference.to(answered.keys.dtype))
         return {
-            "ce": F.cross_entropy(logits, labels),
+            "ce": F.cross_entropy(logits, batch.labels),
             "qr": self.config.qr_weight * distance,
         }
 

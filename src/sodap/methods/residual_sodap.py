@@ -29,11 +29,12 @@ from sodap.drift import (
 )
 from sodap.methods.base import (
     Asset,
-    Batches,
-    Facts,
+    Batch,
     LinearHead,
     Method,
     MethodConfig,
+    Observations,
+    StageInfo,
     tensor_bytes,
 )
 from sodap.methods.registry import register_method
@@ -41,7 +42,6 @@ from sodap.methods.residual_sodap_config import ResidualSodapConfig
 from sodap.preserving import ClassStatistics, FeatureMemory, distillation_loss
 from sodap.prompting import Prompter, PromptPass, Routing
 from sodap.randomness import Randomness
-from sodap.recording import Recorded, filled
 
 
 @register_method
@@ -125,15 +125,13 @@ class ResidualSodap(Method):
         logits: Tensor = self.head(self.features(images)[0])
         return logits
 
-    def losses(
-        self, images: Tensor, labels: Tensor, generator: torch.Generator
-    ) -> dict[str, Tensor]:
+    def losses(self, batch: Batch) -> dict[str, Tensor]:
         c, names = self.config, self.loss_names
-        features, prompts = self.features(images)
+        features, prompts = self.features(batch.images)
         self._last_pass = prompts
         logits = self.head(features)
 
-        losses = {"ce": F.cross_entropy(logits, labels)}
+        losses = {"ce": F.cross_entropy(logits, batch.labels)}
         if "div" in names:
             losses["div"] = self.prompter.diversity(prompts)
         if self.stage == 1:
@@ -147,7 +145,7 @@ class ResidualSodap(Method):
                 logits, self.teacher(features), c.distill_temperature
             )
         if "pseudo" in names:
-            imagined, _ = self.memory.sample(c.pseudo_samples or len(labels), generator)
+            imagined, _ = self.memory.sample(c.pseudo_samples or len(batch.labels), batch.generator)
             losses["pseudo"] = distillation_loss(
                 self.head(imagined), self.teacher(imagined), c.distill_temperature
             )
@@ -170,21 +168,21 @@ class ResidualSodap(Method):
 
     # ------------------------------------------------------------------ stages
 
-    def begin_stage(self, number: int, batches: Batches) -> Facts:
+    def begin_stage(self, number: int, train: Observations) -> StageInfo:
         self.stage = number
         self.balance.reset()
         facts: dict[str, Any] = {}
         if number > 1 and self.config.pudd:
-            facts["drift"] = self._meet(number, batches)
+            facts["drift"] = self._meet(number, train)
         self._choose_what_trains()
         return facts | {"pool": self.pool()}
 
-    def _meet(self, number: int, batches: Batches) -> dict[str, Any]:
+    def _meet(self, number: int, train: Observations) -> dict[str, Any]:
         """Measure how differently the new domain uses the prompts, and grow by it."""
         c, pool = self.config, self.prompter.pool
         window = self.reference.window(self._in_use) if c.drift_prefill else self._empty_window()
         band, past = null_band(window, c.drift), window.filled
-        report = self._observe(batches, window)
+        report = self._observe(train, window)
         added = 0
         if should_expand(report.mean, c.drift):
             wanted = expansion(pool.active_count, report.mean, c.drift)
@@ -210,7 +208,7 @@ class ResidualSodap(Method):
             parameter.requires_grad_(thawed)
         self._has_base = self.prompter.pool.frozen_count > 0
 
-    def end_stage(self, number: int, train: Batches, val: Batches) -> Facts:
+    def end_stage(self, number: int, train: Observations, val: Observations) -> StageInfo:
         """Keep three things of this domain: class statistics, the head, and prompt usage."""
         statistics = ClassStatistics(self.classes, self.backbone.width).to(self.head.weight.device)
         window = self._empty_window()
@@ -236,7 +234,10 @@ class ResidualSodap(Method):
 
     @torch.no_grad()
     def _observe(
-        self, batches: Batches, window: UsageWindow, statistics: ClassStatistics | None = None
+        self,
+        observations: Observations,
+        window: UsageWindow,
+        statistics: ClassStatistics | None = None,
     ) -> DriftReport:
         """Score the prompt usage of all images, group by group, against `window`, and add it.
 
@@ -248,14 +249,10 @@ class ResidualSodap(Method):
         least = self._usage_threshold()[:in_use]
         groups: list[Tensor] = []  # [2, L, N] each: joined weights, and weights in the own set
         rest = least.new_empty(0, 2, len(layers), in_use)  # images that do not fill a group yet
-        look = Recorded(self._look, least.device, wanted=self.records and self.steps_alike)
-        full = 0  # images of a full batch
-        for images, labels in batches:
-            full = max(full, len(images)) if look.records else 0
-            features, usage = look(filled(images, full))
+        for (features, usage), labels in observations.map(self._look):
             if statistics is not None:
-                statistics.update(features[: len(labels)], labels)
-            weights = torch.cat([rest, usage[: len(labels), ..., :in_use]])  # [B, 2, L, N]
+                statistics.update(features, labels)
+            weights = torch.cat([rest, usage[..., :in_use]])  # [B, 2, L, N]
             size = self.config.drift_batch or len(weights)
             whole = len(weights) // size * size
             groups += [weights[at : at + size].mean(0) for at in range(0, whole, size)]
@@ -314,10 +311,11 @@ class ResidualSodap(Method):
             "unused": pool.unused_count,
         }
 
-    def weights(self) -> dict[str, float]:
-        if self.stage == 1 or not self.config.uw:
-            return {}
-        return {name: float(weight) for name, weight in self.balance.weights().items()}
+    def loss_weights(self) -> dict[str, Tensor]:
+        return self.balance.weights() if self.stage > 1 and self.config.uw else {}
+
+    def prompt_values(self) -> Tensor:
+        return self.prompter.pool.values[:, : self._in_use]
 
     @torch.no_grad()
     def routing(self, images: Tensor) -> list[Routing]:

@@ -13,7 +13,15 @@ from pydantic import Field
 from torch import Tensor
 
 from sodap.backbones import FrozenViT
-from sodap.methods.base import Asset, Batches, Facts, Method, MethodConfig, tensor_bytes
+from sodap.methods.base import (
+    Asset,
+    Batch,
+    Method,
+    MethodConfig,
+    Observations,
+    StageInfo,
+    tensor_bytes,
+)
 from sodap.methods.parts.second_moments import SecondMoments, with_constant
 from sodap.methods.registry import register_method
 from sodap.randomness import Randomness
@@ -56,19 +64,17 @@ class Ridge(Method):
         with torch.no_grad():
             return cast(Tensor, self.backbone(images)).float()
 
-    def losses(
-        self, images: Tensor, labels: Tensor, generator: torch.Generator
-    ) -> dict[str, Tensor]:
-        """The squared error that the closed form minimises, for those who want to look at it."""
-        target = torch.nn.functional.one_hot(labels, self.classes).float()
-        return {"square": (self(images) - target).square().sum(1).mean()}
+    def losses(self, batch: Batch) -> dict[str, Tensor]:
+        """The squared error that the closed form minimises, for inspection."""
+        target = torch.nn.functional.one_hot(batch.labels, self.classes).float()
+        return {"square": (self(batch.images) - target).square().sum(1).mean()}
 
     def forward(self, images: Tensor) -> Tensor:
         features = self.features(images)  # in the precision in which they were learned from
         with torch.autocast(images.device.type, enabled=False):
             return with_constant(features) @ self.weight
 
-    def end_stage(self, number: int, train: Batches, val: Batches) -> Facts:
+    def end_stage(self, number: int, train: Observations, val: Observations) -> StageInfo:
         for sums, batches in ((self.train_sums, train), (self.val_sums, val)):
             for images, labels in batches:
                 sums.update(self.features(images), labels)

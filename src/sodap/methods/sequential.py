@@ -7,7 +7,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from sodap.backbones import FrozenViT
-from sodap.methods.base import LinearHead, Method, MethodConfig
+from sodap.methods.base import Batch, LinearHead, Method, MethodConfig
 from sodap.methods.registry import register_method
 from sodap.randomness import Randomness
 
@@ -36,10 +36,8 @@ class Sequential(Method):
         super().__init__(backbone, classes, randomness, config)
         self.head = LinearHead(backbone.width, classes, randomness.generator("init head"))
 
-    def losses(
-        self, images: Tensor, labels: Tensor, generator: torch.Generator
-    ) -> dict[str, Tensor]:
-        return {"ce": F.cross_entropy(self(images), labels)}
+    def losses(self, batch: Batch) -> dict[str, Tensor]:
+        return {"ce": F.cross_entropy(self(batch.images), batch.labels)}
 
     def forward(self, images: Tensor) -> Tensor:
         with torch.no_grad():

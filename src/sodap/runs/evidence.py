@@ -28,8 +28,7 @@ from sodap.learning.fusing import fused
 from sodap.learning.precision import tensor_cores
 from sodap.learning.trace import Trace
 from sodap.methods import Method
-from sodap.methods.parts.prefix_pool import PrefixPool
-from sodap.prompting import PromptPool, Routing
+from sodap.prompting import Routing
 from sodap.randomness import Randomness
 from sodap.storage import has_state, load_state, save_state
 from sodap.streams import Domain, Split, Stage
@@ -88,7 +87,7 @@ def evidence_of(
             f"{name}.{index}": value
             for name, value in _routing_of(learner, domain.test, in_use, drawn).items()
         }
-    likeness = prompt_likeness(learner.method, in_use)
+    likeness = prompt_likeness(learner.method)
     if likeness is not None:
         tensors["likeness"] = likeness.half()
     tensors = {name: tensor.cpu() for name, tensor in tensors.items()}
@@ -153,17 +152,16 @@ def _within_sets(found: Sequence[Routing], in_use: int | None) -> Tensor:
 
 
 @torch.no_grad()
-def prompt_likeness(method: Method, in_use: int | None = None) -> Tensor | None:
+def prompt_likeness(method: Method) -> Tensor | None:
     """Cosines between the values of all prompts in use, `[N, N]`; None where there is no pool.
 
     Of pools that each layer has for itself, the mean.
     """
-    for module in method.modules():
-        if isinstance(module, PromptPool | PrefixPool):
-            values = module.values if isinstance(module, PromptPool) else module.prompts.rows
-            rows = F.normalize(values[:, :in_use].float(), dim=-1)  # [copies, N, d]
-            return (rows @ rows.mT).mean(0)
-    return None
+    values = method.prompt_values()
+    if values is None:
+        return None
+    rows = F.normalize(values.float(), dim=-1)  # [copies, N, d]
+    return (rows @ rows.mT).mean(0)
 
 
 def model_of(folder: Path, learner: Learner, number: int) -> list[PendingWrite]:

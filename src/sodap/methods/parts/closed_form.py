@@ -14,7 +14,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from sodap.backbones import FrozenViT
-from sodap.methods.base import Batches, Facts, Method, MethodConfig
+from sodap.methods.base import Batch, Method, MethodConfig, Observations, StageInfo
 from sodap.randomness import Randomness
 
 NEVER = -1e30
@@ -56,13 +56,11 @@ class ClosedFormHead(Method):
         with torch.autocast(images.device.type, enabled=False):
             return F.linear(features, self.weight, self.bias)
 
-    def losses(
-        self, images: Tensor, labels: Tensor, generator: torch.Generator
-    ) -> dict[str, Tensor]:
-        """For those who want to look at it; nothing descends it."""
-        return {"ce": F.cross_entropy(self(images), labels)}
+    def losses(self, batch: Batch) -> dict[str, Tensor]:
+        """Cross-entropy, for inspection only: nothing is trained with it."""
+        return {"ce": F.cross_entropy(self(batch.images), batch.labels)}
 
-    def end_stage(self, number: int, train: Batches, val: Batches) -> Facts:
+    def end_stage(self, number: int, train: Observations, val: Observations) -> StageInfo:
         for images, labels in train:
             self.take_in(self.features(images), labels)
         weight, bias = self.solve()

@@ -15,7 +15,7 @@ from pydantic import Field
 from torch import Tensor
 
 from sodap.backbones import FrozenViT
-from sodap.methods.base import Batches, Facts, LinearHead, Method, MethodConfig
+from sodap.methods.base import Batch, LinearHead, Method, MethodConfig, Observations, StageInfo
 from sodap.methods.parts.prefix_pool import PrefixPool
 from sodap.randomness import Randomness
 
@@ -51,19 +51,20 @@ class GrowingPrompts(Method):
         logits: Tensor = self.head(self.features(images))
         return logits
 
-    def losses(
-        self, images: Tensor, labels: Tensor, generator: torch.Generator
-    ) -> dict[str, Tensor]:
-        return {"ce": F.cross_entropy(self(images), labels)}
+    def losses(self, batch: Batch) -> dict[str, Tensor]:
+        return {"ce": F.cross_entropy(self(batch.images), batch.labels)}
 
-    def begin_stage(self, number: int, batches: Batches) -> Facts:
+    def begin_stage(self, number: int, train: Observations) -> StageInfo:
         self.stage = number
         if number > 1:
             self.pool.grow(self.rows_per_stage, self.randomness.generator("new prompts", number))
         return {"pool": self.pool_sizes()}
 
-    def end_stage(self, number: int, train: Batches, val: Batches) -> Facts:
+    def end_stage(self, number: int, train: Observations, val: Observations) -> StageInfo:
         return {"pool": self.pool_sizes()}
+
+    def prompt_values(self) -> Tensor:
+        return self.pool.prompts.rows
 
     def pool_sizes(self) -> dict[str, int]:
         return {"frozen": self.pool.frozen_count, "active": self.pool.active_count}

@@ -7,6 +7,7 @@ from fnmatch import fnmatchcase
 
 import torch
 
+from sodap.methods import Batch
 from sodap.testing.promises.judging import demand, listed, promise, same_state
 from sodap.testing.trial import Trial
 
@@ -19,7 +20,9 @@ def losses_are_finite(trial: Trial) -> None:
     split, device = trial.stream.domains[1].train, learner.fabric.device
     images = method.backbone.prepare(split.images.to(device))
     generator = torch.Generator(device).manual_seed(0)
-    losses = method.losses(images, split.labels.to(device), generator)
+    losses = method.losses(
+        Batch(images, split.labels.to(device), generator, method.backbone.prepare)
+    )
     demand(bool(losses), "there is no loss")
     for name, loss in losses.items():
         demand(loss.ndim == 0, f"the loss '{name}' is no scalar but {list(loss.shape)}")
