@@ -1,4 +1,4 @@
-"""Which domain an image comes from, told by how well each domain's autoencoder rebuilds it."""
+"""Guess the domain of an image by how well each domain's autoencoder reconstructs its feature."""
 
 from __future__ import annotations
 
@@ -7,14 +7,17 @@ from torch import Tensor, nn
 
 from sodap.freezing import resize_on_load
 
-RATE, BATCH = 0.01, 64  # of the autoencoder's own Adam; the rate falls to zero along a cosine
+LR = 0.01
+"""Initial learning rate of the autoencoders (Adam, cosine decay to zero)."""
+
+BATCH = 64
 
 
 class DomainSelector(nn.Module):
-    """One small autoencoder a domain: an image belongs where its feature is rebuilt best.
+    """One small autoencoder per domain; an image belongs to the domain with the smallest error.
 
-    The autoencoder of a domain sees the features of that domain alone, squashed into (0, 1) by a
-    sigmoid, and never changes again. Nothing is kept of the features themselves.
+    Autoencoders read features squashed to (0, 1) by a sigmoid. Each is trained on its own domain
+    only and never changes again. No feature is kept.
     """
 
     encoder: Tensor  # [T, D, H]
@@ -30,7 +33,7 @@ class DomainSelector(nn.Module):
         resize_on_load(self, *self._shapes())
 
     def _shapes(self) -> dict[str, tuple[int, int]]:
-        """The tensors of one autoencoder."""
+        """Shapes of the tensors of one autoencoder."""
         width, bottleneck = self.width, self.bottleneck
         return {
             "encoder": (width, bottleneck),
@@ -41,18 +44,18 @@ class DomainSelector(nn.Module):
 
     @property
     def domains(self) -> int:
-        """T, the domains met so far."""
+        """T, the number of domains so far."""
         return len(self.encoder)
 
     def learn(self, features: Tensor, steps: int, generator: torch.Generator) -> float:
-        """Train one more autoencoder on features `[N, D]` of a new domain; its error at the end.
+        """Train an autoencoder on the features `[N, D]` of a new domain; return its final error.
 
-        The generator must live on the device of the features.
+        The generator must be on the device of the features.
         """
         squashed = features.float().sigmoid()
         with torch.enable_grad(), torch.autocast(features.device.type, enabled=False):
-            weights = [weight.requires_grad_() for weight in self._drawn(squashed, generator)]
-            optimizer = torch.optim.Adam(weights, RATE)
+            weights = [w.requires_grad_() for w in self._initial(squashed, generator)]
+            optimizer = torch.optim.Adam(weights, LR)
             schedule = torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, steps)
             for _ in range(steps):
                 drawn = torch.randint(
@@ -67,30 +70,30 @@ class DomainSelector(nn.Module):
             setattr(self, name, torch.cat([kept, weight.detach().to(kept)]))
         return float(self.errors(features)[:, -1].mean())
 
-    def _drawn(self, like: Tensor, generator: torch.Generator) -> list[Tensor]:
-        """A fresh autoencoder `[1, ...]`, uniform within ±1/√fan-in."""
-        spans = {"encoder": self.width, "decoder": self.bottleneck}
+    def _initial(self, like: Tensor, generator: torch.Generator) -> list[Tensor]:
+        """Initial tensors `[1, ...]` of an autoencoder, uniform within ±1/√fan-in."""
+        fan_in = {"encoder": self.width, "decoder": self.bottleneck}
         return [
             like.new_empty(1, *shape).uniform_(-1, 1, generator=generator)
-            / spans[name.removesuffix("_bias")] ** 0.5
+            / fan_in[name.removesuffix("_bias")] ** 0.5
             for name, shape in self._shapes().items()
         ]
 
     @torch.no_grad()
     def errors(self, features: Tensor) -> Tensor:
-        """Features `[B, D]` -> mean squared error of every domain's autoencoder `[B, T]`."""
+        """Mean squared error of every autoencoder: `[B, D] -> [B, T]`."""
         with torch.autocast(features.device.type, enabled=False):
             weights = (self.encoder, self.encoder_bias, self.decoder, self.decoder_bias)
             return _errors(features.float().sigmoid(), *weights).T
 
-    def nearest(self, features: Tensor, *, together: bool = False) -> Tensor:
-        """Features `[B, D]` -> the number of a domain, from 0, for each of them `[B]`.
+    def nearest(self, features: Tensor, *, batchwise: bool = False) -> Tensor:
+        """Domain of each image, counted from 0: `[B, D] -> [B]`.
 
-        `together` lets the batch decide as a whole, which is right only if all of it comes from
-        one domain: something that nobody tells a classifier.
+        With `batchwise` the mean error of the batch decides for all its images, which is correct
+        only if they come from one domain.
         """
         errors = self.errors(features)
-        if together:
+        if batchwise:
             errors = errors.mean(0, keepdim=True).expand_as(errors)
         return errors.argmin(1)
 
@@ -98,7 +101,7 @@ class DomainSelector(nn.Module):
 def _errors(
     squashed: Tensor, encoder: Tensor, encoder_bias: Tensor, decoder: Tensor, decoder_bias: Tensor
 ) -> Tensor:
-    """`[B, D]` through T autoencoders -> `[T, B]`."""
+    """Errors of T autoencoders: `[B, D] -> [T, B]`."""
     code = (squashed @ encoder + encoder_bias).relu()
-    rebuilt = (code @ decoder + decoder_bias).sigmoid()
-    return (rebuilt - squashed).square().mean(-1)
+    reconstruction = (code @ decoder + decoder_bias).sigmoid()
+    return (reconstruction - squashed).square().mean(-1)

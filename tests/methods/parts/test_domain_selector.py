@@ -7,7 +7,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from sodap.methods.parts.selector import DomainSelector
+from sodap.methods.parts.domain_selector import DomainSelector
 
 
 def drawn(*shape: int, seed: int = 0) -> Tensor:
@@ -38,7 +38,7 @@ def test_selector_finds_the_domain_of_each_image() -> None:
     assert torch.equal(single, selector.nearest(unseen))
     mixed = unseen[:21]
     assert set(selector.nearest(mixed).tolist()) == {0, 1}
-    assert set(selector.nearest(mixed, together=True).tolist()) == {0}
+    assert set(selector.nearest(mixed, batchwise=True).tolist()) == {0}
 
 
 def test_selector_errors_against_a_loop() -> None:

@@ -7,15 +7,14 @@ from hypothesis import strategies as st
 from torch import Tensor
 from torch.nn import functional as F
 
-from sodap.methods.parts.prefix_pool import (
+from sodap.methods.parts.growing_pool import (
+    GrowingPool,
     GrowingRows,
-    PrefixPool,
-    attended_cosine,
-    cosine,
     orthogonal_rows,
-    orthogonality,
-    prefix_halves,
+    orthogonality_penalty,
+    weighted_prefix,
 )
+from sodap.methods.parts.similarity import attended_cosine_similarity, cosine_similarity
 
 
 def seeded(seed: int) -> torch.Generator:
@@ -78,14 +77,14 @@ def test_three_stages_are_orthogonal_in_every_layer() -> None:
     assert (rows.rows[0] - rows.rows[1]).abs().max() > 0.1  # each layer has its own
 
 
-def train(pool: PrefixPool, steps: int = 4) -> None:
+def train(pool: GrowingPool, steps: int = 4) -> None:
     """Large gradients that tie old rows to new ones, and a decay on everything that trains."""
     optimiser = torch.optim.AdamW(pool.parameters(), lr=0.1, weight_decay=0.5)
     for _ in range(steps):
         optimiser.zero_grad()
         torch.autograd.backward(
             torch.stack(
-                [each.rows.sum().square() + orthogonality(each.rows) for each in pool.sets]
+                [each.rows.sum().square() + orthogonality_penalty(each.rows) for each in pool.sets]
             ).sum()
         )
         optimiser.step()
@@ -93,7 +92,7 @@ def train(pool: PrefixPool, steps: int = 4) -> None:
 
 @pytest.mark.parametrize("attention", [False, True])
 def test_frozen_rows_never_change(attention: bool) -> None:
-    pool = PrefixPool(6, layers=2, length=2, rows=3, attention=attention, generator=seeded(0))
+    pool = GrowingPool(6, layers=2, length=2, rows=3, attention=attention, generator=seeded(0))
     assert len(pool.sets) == 2 + attention
     train(pool)
     for stage in range(1, 4):
@@ -117,7 +116,7 @@ def test_frozen_rows_never_change(attention: bool) -> None:
 def test_size_on_a_vit_b(rows: int, length: int, attention: bool, total: int) -> None:
     """Five layers of width 768: `5 · M · 768 · (length + 1)`, or `+ 2` with attention."""
     per_stage = rows // 2
-    pool = PrefixPool(
+    pool = GrowingPool(
         768, layers=5, length=length, rows=per_stage, attention=attention, generator=seeded(0)
     )
     pool.grow(per_stage, seeded(1))
@@ -142,7 +141,7 @@ def test_attended_cosine_is_the_cosine_of_the_attended_query(
     keys = normal(layers, rows, 7, seed=seed + 2).requires_grad_()
     upstream = normal(layers, batch, rows, seed=seed + 3)
 
-    found = attended_cosine(query, attention, keys)
+    found = attended_cosine_similarity(query, attention, keys)
     attended = query[None, :, None] * attention[:, None]  # [L, B, N, D]
     naive = F.cosine_similarity(attended, keys[:, None], dim=-1)
     torch.testing.assert_close(found, naive)
@@ -158,7 +157,7 @@ def test_attended_cosine_is_the_cosine_of_the_attended_query(
 def test_an_attention_of_zero_answers_nothing() -> None:
     query, keys = normal(2, 5, seed=0).float(), normal(1, 3, 5, seed=1).float()
     attention = torch.zeros(1, 3, 5, requires_grad=True)
-    weights = attended_cosine(query, attention, keys)
+    weights = attended_cosine_similarity(query, attention, keys)
     assert (weights == 0).all()
     (gradient,) = torch.autograd.grad(weights.sum(), attention)
     assert gradient.isfinite().all()
@@ -169,12 +168,14 @@ def test_cosine_against_loops() -> None:
     expected = [
         [[F.cosine_similarity(q, k, dim=0) for k in layer] for q in query] for layer in keys
     ]
-    torch.testing.assert_close(cosine(query, keys), torch.tensor(expected, dtype=torch.float64))
+    torch.testing.assert_close(
+        cosine_similarity(query, keys), torch.tensor(expected, dtype=torch.float64)
+    )
 
 
 def test_first_half_keys_second_half_values() -> None:
     weights, prompts = normal(2, 3, 4, seed=0), normal(2, 4, 6 * 5, seed=1)
-    keys, values = prefix_halves(weights, prompts, 5)
+    keys, values = weighted_prefix(weights, prompts, 5)
     assert keys.shape == values.shape == (2, 3, 3, 5)
     for layer in range(2):
         for image in range(3):
@@ -191,15 +192,15 @@ def test_orthogonality_against_loops() -> None:
         for i in range(4):
             for j in range(4):
                 expected += (float(layer[i] @ layer[j]) - (i == j)) ** 2 / 16
-    assert float(orthogonality(rows)) == pytest.approx(expected)
-    assert float(orthogonality(torch.eye(5)[None])) == 0
+    assert float(orthogonality_penalty(rows)) == pytest.approx(expected)
+    assert float(orthogonality_penalty(torch.eye(5)[None])) == 0
 
 
 def test_state_of_any_number_of_stages() -> None:
-    pool = PrefixPool(8, layers=2, length=2, rows=3, attention=True, generator=seeded(0))
+    pool = GrowingPool(8, layers=2, length=2, rows=3, attention=True, generator=seeded(0))
     for stage in range(1, 4):
         pool.grow(stage, seeded(stage))  # blocks need not be of one size
-        other = PrefixPool(8, layers=2, length=2, rows=3, attention=True, generator=seeded(9))
+        other = GrowingPool(8, layers=2, length=2, rows=3, attention=True, generator=seeded(9))
         other.load_state_dict(pool.state_dict())
         assert (other.frozen_count, other.active_count) == (pool.frozen_count, stage)
         for mine, theirs in zip(pool.sets, other.sets, strict=True):
