@@ -10,7 +10,7 @@ from matplotlib.axes import Axes
 from matplotlib.colors import to_rgb
 from numpy.typing import ArrayLike, NDArray
 
-from sodap.reporting.svg import INK
+from sodap.reporting.figures.svg import INK
 
 MOST_WRITTEN = 150
 """With more cells, the digits would be too small to read: the table behind the figure has them."""

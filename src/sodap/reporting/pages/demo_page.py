@@ -14,10 +14,11 @@ from matplotlib.figure import Figure
 
 from sodap.errors import SodapError
 from sodap.formats import format_score
-from sodap.reporting import figures, loss_figures
-from sodap.reporting.figures import Record, Row
-from sodap.reporting.lead import lead
-from sodap.reporting.svg import METHOD_COLOURS, to_svg
+from sodap.reporting.figures import accuracy as figures
+from sodap.reporting.figures import losses as loss_figures
+from sodap.reporting.figures.accuracy import Record, Row
+from sodap.reporting.figures.svg import METHOD_COLOURS, to_svg
+from sodap.reporting.pages.lead import lead
 from sodap.streams import Stream
 
 METRICS = (
@@ -55,7 +56,7 @@ def demo_page(
             raise SodapError(f"{name} has not learned a domain yet; there is nothing to show")
     main, record = next(iter(records.items()))
     pages = Environment(
-        loader=PackageLoader("sodap.reporting"),
+        loader=PackageLoader("sodap.reporting.pages"),
         autoescape=True,
         trim_blocks=True,
         lstrip_blocks=True,

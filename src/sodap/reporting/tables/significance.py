@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from scipy.special import stdtr  # type: ignore[import-untyped]
 
 from sodap.evaluation import Difference
-from sodap.reporting.tables import SAME, StreamTable
+from sodap.reporting.tables.stream_table import SAME, StreamTable
 
 ALPHA = 0.05
 

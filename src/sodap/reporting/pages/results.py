@@ -12,13 +12,13 @@ from numpy.typing import NDArray
 
 from sodap.evaluation import Interval, Reliability, metric_intervals, recall_per_class, reliability
 from sodap.formats import MISSING, format_difference, format_score
-from sodap.reporting import figures
-from sodap.reporting.blocks import Block, Cell, Drawing, Facts, Prose, Section, Table
-from sodap.reporting.demo_page import METRICS
-from sodap.reporting.figures import BLUE, ORANGE, WIDTH
-from sodap.reporting.heat import name_cells, number_grid, veil
-from sodap.reporting.runs import ShownRun
-from sodap.reporting.svg import INK, STYLE
+from sodap.reporting.figures import accuracy as figures
+from sodap.reporting.figures.accuracy import BLUE, ORANGE, WIDTH
+from sodap.reporting.figures.heat_maps import name_cells, number_grid, veil
+from sodap.reporting.figures.svg import INK, STYLE
+from sodap.reporting.loading import ShownRun
+from sodap.reporting.pages.blocks import Block, Cell, Drawing, Facts, Prose, Section, Table
+from sodap.reporting.pages.demo_page import METRICS
 
 MOST_PANELS = 12
 NO_CALIBRATION = (

@@ -9,8 +9,8 @@ from pathlib import Path
 import yaml
 
 from sodap.formats import plural
-from sodap.reporting.blocks import Block, Code, Facts, Prose, Section
-from sodap.reporting.runs import ShownRun
+from sodap.reporting.loading import ShownRun
+from sodap.reporting.pages.blocks import Block, Code, Facts, Prose, Section
 
 
 def origin_section(run: ShownRun) -> Section:

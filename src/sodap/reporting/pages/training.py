@@ -11,12 +11,12 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
 
 from sodap.formats import format_score, plural
-from sodap.reporting import loss_figures
-from sodap.reporting.blocks import Block, Cell, Drawing, Facts, Prose, Section, Table
-from sodap.reporting.demo_page import TERMS
-from sodap.reporting.figures import BLUE, ORANGE, WIDTH, Row
-from sodap.reporting.runs import ShownRun
-from sodap.reporting.svg import INK, STYLE
+from sodap.reporting.figures import losses as loss_figures
+from sodap.reporting.figures.accuracy import BLUE, ORANGE, WIDTH, Row
+from sodap.reporting.figures.svg import INK, STYLE
+from sodap.reporting.loading import ShownRun
+from sodap.reporting.pages.blocks import Block, Cell, Drawing, Facts, Prose, Section, Table
+from sodap.reporting.pages.demo_page import TERMS
 
 MOST_POINTS = 600
 """On one line: more than the figure has pixels would only make the page heavy."""

@@ -21,7 +21,7 @@ from sodap.evaluation import (
     summary,
 )
 from sodap.methods import find_method, method_names
-from sodap.reporting.terms import DEALT, dealt, unequal_terms
+from sodap.reporting.tables.comparability import DEALT, dealt, unequal_terms
 from sodap.storage import read_json
 
 Record = Mapping[str, Any]

@@ -11,7 +11,7 @@ from matplotlib import rc_context
 from matplotlib.backends.backend_svg import FigureCanvasSVG
 from matplotlib.figure import Figure
 
-from sodap.reporting.titles import fit_titles
+from sodap.reporting.figures.titles import fit_titles
 
 # Text and axes are drawn in this almost black; on the page they take the colour of its text.
 INK = "#010101"

@@ -13,7 +13,7 @@ Record = Mapping[str, Any]
 def lead(records: Mapping[str, Record]) -> str:
     """How much the first method forgot, how accurate it is, and the same numbers of the others.
 
-    A record is one seed, so there is no winner to name: `sodap.reporting.verdict` does that.
+    A record is one seed, so no winner is named; see `sodap.reporting.tables.conclusion`.
     """
     main, *others = records
     stages = len(records[main]["R"]["accuracy"])

@@ -9,11 +9,11 @@ from matplotlib import rc_context
 from matplotlib.figure import Figure
 from numpy.typing import NDArray
 
-from sodap.reporting.blocks import Cell, Drawing, Table
-from sodap.reporting.figures import BLUE, ORANGE, WIDTH
-from sodap.reporting.heat import veil
-from sodap.reporting.runs import ShownRun
-from sodap.reporting.svg import INK, STYLE
+from sodap.reporting.figures.accuracy import BLUE, ORANGE, WIDTH
+from sodap.reporting.figures.heat_maps import veil
+from sodap.reporting.figures.svg import INK, STYLE
+from sodap.reporting.loading import ShownRun
+from sodap.reporting.pages.blocks import Cell, Drawing, Table
 from sodap.runs.evidence import StageEvidence
 
 

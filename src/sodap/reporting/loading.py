@@ -17,9 +17,9 @@ from sodap.errors import SodapError
 from sodap.evaluation import summary
 from sodap.formats import plural
 from sodap.learning.trace import Trace
-from sodap.reporting.checks import Check, split_checks
-from sodap.reporting.figures import Record, Row
-from sodap.reporting.tables import is_candidate, row_of
+from sodap.reporting.figures.accuracy import Record, Row
+from sodap.reporting.pages.checks import Check, split_checks
+from sodap.reporting.tables.stream_table import is_candidate, row_of
 from sodap.runs.composition import compose, read_composition
 from sodap.runs.evidence import StageEvidence, read_evidence, read_steps
 from sodap.storage import read_json

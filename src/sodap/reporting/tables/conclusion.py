@@ -6,8 +6,8 @@ from collections.abc import Mapping
 
 from sodap.evaluation import Difference
 from sodap.formats import plural
-from sodap.reporting.claims import Claim, claims
-from sodap.reporting.tables import MAIN, METRICS, StreamTable, is_bound
+from sodap.reporting.tables.significance import Claim, claims
+from sodap.reporting.tables.stream_table import MAIN, METRICS, StreamTable, is_bound
 
 ACCURACY, FORGETTING = "average_accuracy", "average_forgetting"
 

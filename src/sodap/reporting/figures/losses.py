@@ -13,9 +13,9 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
 from numpy.typing import NDArray
 
-from sodap.reporting.figures import MARKERS, WIDTH, Row
-from sodap.reporting.svg import INK, METHOD_COLOURS, STYLE
-from sodap.reporting.ticks import few_numbers, round_numbers, ticks
+from sodap.reporting.figures.accuracy import MARKERS, WIDTH, Row
+from sodap.reporting.figures.svg import INK, METHOD_COLOURS, STYLE
+from sodap.reporting.figures.ticks import few_numbers, round_numbers, ticks
 
 if TYPE_CHECKING:  # a table of results needs no learner
     from sodap.learning.trace import Trace

@@ -18,8 +18,8 @@ from rich.text import Text
 
 from sodap.evaluation import FEWEST, Difference, Spread
 from sodap.formats import MISSING, format_bytes, format_count, format_difference, format_score
-from sodap.reporting.claims import Claim, claims
-from sodap.reporting.tables import CONSTANT, Metric, StreamTable
+from sodap.reporting.tables.significance import Claim, claims
+from sodap.reporting.tables.stream_table import CONSTANT, Metric, StreamTable
 
 Cell = tuple[str, bool]
 """What is shown, and whether it is bold."""

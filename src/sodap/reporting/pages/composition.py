@@ -10,11 +10,11 @@ from matplotlib.figure import Figure
 
 from sodap.evaluation import effects, mean_effects
 from sodap.formats import format_difference, format_score
-from sodap.reporting.blocks import Block, Cell, Drawing, Prose, Section, Table
-from sodap.reporting.figures import WIDTH
-from sodap.reporting.heat import number_grid
-from sodap.reporting.runs import ShownRun
-from sodap.reporting.svg import METHOD_COLOURS, STYLE
+from sodap.reporting.figures.accuracy import WIDTH
+from sodap.reporting.figures.heat_maps import number_grid
+from sodap.reporting.figures.svg import METHOD_COLOURS, STYLE
+from sodap.reporting.loading import ShownRun
+from sodap.reporting.pages.blocks import Block, Cell, Drawing, Prose, Section, Table
 
 MOST_PANELS = 12
 

@@ -11,12 +11,12 @@ from matplotlib import rc_context
 from matplotlib.figure import Figure
 from numpy.typing import NDArray
 
-from sodap.reporting.blocks import Block, Cell, Drawing, Prose, Section, Table
-from sodap.reporting.figures import BLUE, GAP, GREY, THUMBNAIL, WIDTH
-from sodap.reporting.heat import veil
-from sodap.reporting.runs import ShownRun
-from sodap.reporting.sections.likeness import likeness_drawings
-from sodap.reporting.svg import INK, STYLE
+from sodap.reporting.figures.accuracy import BLUE, GAP, GREY, THUMBNAIL, WIDTH
+from sodap.reporting.figures.heat_maps import veil
+from sodap.reporting.figures.svg import INK, STYLE
+from sodap.reporting.loading import ShownRun
+from sodap.reporting.pages.blocks import Block, Cell, Drawing, Prose, Section, Table
+from sodap.reporting.pages.similarity import likeness_drawings
 from sodap.runs.evidence import DomainRouting, StageEvidence
 
 LAYER_GAP = 2

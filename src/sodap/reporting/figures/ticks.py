@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from matplotlib.axes import Axes
 from matplotlib.ticker import FixedLocator, FuncFormatter, MaxNLocator, NullLocator
 
-from sodap.reporting.svg import INK
+from sodap.reporting.figures.svg import INK
 
 
 def ticks(axes: Axes, numbers: Sequence[float]) -> None:

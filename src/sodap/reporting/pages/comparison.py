@@ -8,23 +8,23 @@ from typing import Literal
 
 from sodap.evaluation import FEWEST, difference_intervals, summary
 from sodap.formats import format_bytes, format_difference, format_duration, format_score, plural
-from sodap.reporting import figures
-from sodap.reporting.blocks import Block, Card, Cell, Drawing, Prose, Section, Table
-from sodap.reporting.claims import Claim, claims
-from sodap.reporting.figures import Record
-from sodap.reporting.formats import show, show_claim, show_spread
-from sodap.reporting.runs import ShownRun
-from sodap.reporting.sections.cost import stored_bytes
-from sodap.reporting.sections.origin import command_line, troubles
-from sodap.reporting.tables import (
+from sodap.reporting.figures import accuracy as figures
+from sodap.reporting.figures.accuracy import Record
+from sodap.reporting.loading import ShownRun
+from sodap.reporting.pages.blocks import Block, Card, Cell, Drawing, Prose, Section, Table
+from sodap.reporting.pages.cost import stored_bytes
+from sodap.reporting.pages.origin import command_line, troubles
+from sodap.reporting.tables.comparability import DEALT, dealt
+from sodap.reporting.tables.conclusion import verdict
+from sodap.reporting.tables.formats import show, show_claim, show_spread
+from sodap.reporting.tables.significance import Claim, claims
+from sodap.reporting.tables.stream_table import (
     CONSTANT,
     METRICS,
     StreamTable,
     make_tables,
     variants_below,
 )
-from sodap.reporting.terms import DEALT, dealt
-from sodap.reporting.verdict import verdict
 
 SCORES = ("average_accuracy", "average_forgetting", "final_average", "backward_transfer")
 MOST_LINES = 6

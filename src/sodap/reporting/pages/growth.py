@@ -10,12 +10,12 @@ from matplotlib import rc_context
 from matplotlib.figure import Figure
 
 from sodap.drift import too_few
-from sodap.reporting import figures
-from sodap.reporting.blocks import Block, Cell, Drawing, Prose, Section, Table
-from sodap.reporting.figures import BLUE, ORANGE, WIDTH
-from sodap.reporting.heat import veil
-from sodap.reporting.runs import ShownRun
-from sodap.reporting.svg import STYLE
+from sodap.reporting.figures import accuracy as figures
+from sodap.reporting.figures.accuracy import BLUE, ORANGE, WIDTH
+from sodap.reporting.figures.heat_maps import veil
+from sodap.reporting.figures.svg import STYLE
+from sodap.reporting.loading import ShownRun
+from sodap.reporting.pages.blocks import Block, Cell, Drawing, Prose, Section, Table
 
 MOST_BATCHES = 400
 """Columns of the picture; more batches are averaged."""

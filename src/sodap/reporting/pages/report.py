@@ -12,12 +12,12 @@ from markupsafe import Markup, escape
 from matplotlib import rc_context
 
 from sodap.formats import plural
-from sodap.reporting.blocks import Block, Cell, Drawing, Section
-from sodap.reporting.lead import lead
-from sodap.reporting.runs import ShownRun
-from sodap.reporting.sections import sections_of
-from sodap.reporting.sections.comparison import comparison_sections
-from sodap.reporting.svg import PLACED, lay_out, to_svg
+from sodap.reporting.figures.svg import PLACED, lay_out, to_svg
+from sodap.reporting.loading import ShownRun
+from sodap.reporting.pages.blocks import Block, Cell, Drawing, Section
+from sodap.reporting.pages.comparison import comparison_sections
+from sodap.reporting.pages.lead import lead
+from sodap.reporting.pages.sections import sections_of
 from sodap.storage import write_bytes
 from sodap.version import __version__
 
@@ -45,7 +45,7 @@ def report_page(
     if svgs is None:
         svgs = {d.name: to_svg(d.figure, d.title) for s in sections for d in s.drawings}
     pages = Environment(
-        loader=PackageLoader("sodap.reporting"),
+        loader=PackageLoader("sodap.reporting.pages"),
         autoescape=True,
         trim_blocks=True,
         lstrip_blocks=True,

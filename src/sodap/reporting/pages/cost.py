@@ -10,10 +10,10 @@ from matplotlib import rc_context
 from matplotlib.figure import Figure
 
 from sodap.formats import format_bytes, format_duration, plural
-from sodap.reporting.blocks import Block, Cell, Drawing, Prose, Section, Table
-from sodap.reporting.figures import BLUE, GREY, ORANGE, WIDTH
-from sodap.reporting.runs import ShownRun
-from sodap.reporting.svg import STYLE
+from sodap.reporting.figures.accuracy import BLUE, GREY, ORANGE, WIDTH
+from sodap.reporting.figures.svg import STYLE
+from sodap.reporting.loading import ShownRun
+from sodap.reporting.pages.blocks import Block, Cell, Drawing, Prose, Section, Table
 
 
 def cost_section(run: ShownRun) -> Section:

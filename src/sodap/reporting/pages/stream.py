@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from sodap.formats import plural
-from sodap.reporting import figures
-from sodap.reporting.blocks import Block, Cell, Drawing, Prose, Section, Table
-from sodap.reporting.runs import ShownRun
+from sodap.reporting.figures import accuracy as figures
+from sodap.reporting.loading import ShownRun
+from sodap.reporting.pages.blocks import Block, Cell, Drawing, Prose, Section, Table
 
 KINDS = {"train": "training", "val": "validation", "test": "test"}
 

@@ -14,8 +14,8 @@ from matplotlib.figure import Figure
 from matplotlib.patches import Rectangle
 from numpy.typing import NDArray
 
-from sodap.reporting.svg import INK, METHOD_COLOURS, STYLE
-from sodap.reporting.ticks import round_numbers, ticks
+from sodap.reporting.figures.svg import INK, METHOD_COLOURS, STYLE
+from sodap.reporting.figures.ticks import round_numbers, ticks
 from sodap.streams import Domain, Stream
 
 Record = Mapping[str, Any]
