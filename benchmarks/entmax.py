@@ -19,7 +19,7 @@ from torch.profiler import ProfilerActivity, profile
 
 from benchmarks.figures import show, write
 from benchmarks.steps import seconds
-from sodap.prompting import entmax
+from sodap.prompting.fast import entmax
 
 SHAPES = [(64, 60), (64, 256), (64, 512), (1024, 60), (1024, 256), (4096, 60), (4096, 512)]
 ROUNDS = 15

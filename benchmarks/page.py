@@ -43,14 +43,14 @@ the ratio to the sharp one says what the prompts themselves cost.
   GPU's free memory is copied there once, the test images of all domains if they take less than a
   tenth (`sodap.streams.batches.to_gpu_if_fits`).
 - **One shape.** The pool has a fixed capacity and routing one shape, whatever the number of
-  stages (`sodap.prompting.segments.Segments`). A new stage compiles nothing.
-- **Products formed once a pass.** Memory, context, prompts and projections are multiplied out
-  before the first layer (`sodap.prompting.adapter.Way`): five small products a layer remain of
-  thirteen.
-- **One gradient for all layers.** The layers share their maps. A visit to the pool is one step of
-  autograd with its backward pass written out (`sodap.prompting.visit.Visits`); it keeps what the
-  gradients of the maps follow from, and one product over the rows of all layers gives each. Tests
-  hold that it agrees with the plain form, gradients too.
+  stages (`sodap.prompting.fast.segments.Segments`). A new stage compiles nothing.
+- **Products computed once a pass.** Memory, context, prompts and projections are multiplied out
+  before the first layer (`sodap.prompting.fast.folding.FoldedWeights`): five small products a layer
+  remain of thirteen.
+- **One gradient for all layers.** The layers share their weights. A layer of the prompter is one
+  autograd function with its own backward pass (`sodap.prompting.fast.layers.FusedLayers`); it
+  saves what the gradients follow from, and one product over the rows of all layers gives each of
+  them. Tests compare values and gradients with the plain form.
 - **The last block computes the CLS row alone** (`sodap.backbones.PortedViT.tokens`): nobody reads
   the others. The same value and gradients, in another order of sums.
 - **Patches by a product** on a GPU (`sodap.backbones.patches`): as a convolution, which timm has,
@@ -66,7 +66,7 @@ the ratio to the sharp one says what the prompts themselves cost.
   order of magnitude faster than the public package. Launched one by one it is four times as fast:
   there, Python takes longer to call it and to come back through autograd than the GPU takes to
   compute it, so a kernel that has run before is launched without asking Triton
-  (`sodap.prompting.entmax_triton`).
+  (`sodap.prompting.fast.entmax_triton`).
 - `compile=true` fuses each whole block and each visit with torch.compile; the blocks share one
   program. It takes half a minute to start. Only full batches are compiled
   (`sodap.learning.fusing`): every other shape would take longer to compile than to compute. Nor

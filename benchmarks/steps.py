@@ -206,9 +206,9 @@ def age(contender: Contender, stages: int) -> None:
         features = torch.randn(32, method.backbone.width, device=device, generator=draw)
         labels = torch.arange(32, device=device) % method.classes
         statistics_.update(features, labels)
-        method.memory.absorb(statistics_)
+        method.replay.absorb(statistics_)
         last = number == stages
-        method.prompter.expand(pool.unused_count if last else per_stage, draw)
+        pool.expand(pool.unused_count if last else per_stage, draw)
     method.stage = stages
-    method._choose_what_trains()
+    method._freeze_shared_parts()
     contender.begin()

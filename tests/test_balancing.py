@@ -117,7 +117,7 @@ def test_errors_name_the_losses() -> None:
     with pytest.raises(SodapError, match=r"'norm'"):
         balance({**given, "norm": torch.tensor(1.0)})
     del given["real"]
-    with pytest.raises(SodapError, match=r"\['ce', 'pseudo'\] were given"):
+    with pytest.raises(SodapError, match=r"got \['ce', 'pseudo'\]"):
         balance(given)
     with pytest.raises(SodapError, match="scalar"):
         balance(dict.fromkeys(NAMES, torch.zeros(2)))

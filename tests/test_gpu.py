@@ -17,7 +17,7 @@ from sodap.learning.step import Step, make_optimizer, set_learning_rates
 from sodap.learning.stopwatch import Stopwatch
 from sodap.learning.trace import TraceBuffer
 from sodap.methods import method_names
-from sodap.prompting import entmax
+from sodap.prompting.fast import entmax
 from sodap.recording import WARM_UP, CannotRecordError, Recorded
 from sodap.streams import Augmentation, Stream, to_gpu_if_fits
 from sodap.streams.augment import PAPER_AUGMENTATION

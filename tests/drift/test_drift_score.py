@@ -140,7 +140,7 @@ def test_sets_may_be_given() -> None:
     assert detector.observe(usage, used=[[True, True, True, True]]).item() == pytest.approx(1.5)
     report = DriftDetector(1, 4).scan([usage] * 2, used=np.ones((2, 1, 4), bool))
     assert report.overlap.tolist() == [[1.0], [1.0]]
-    with pytest.raises(SodapError, match="do not fit"):
+    with pytest.raises(SodapError, match=r"shape \[1, 1\]"):
         detector.observe(usage, used=[[True]])
 
 

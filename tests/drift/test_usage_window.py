@@ -59,9 +59,9 @@ def test_the_state_survives_a_file(seen: int) -> None:
 
 def test_a_state_or_window_that_does_not_fit_is_refused() -> None:
     state = UsageWindow(2, 5, 3).to_arrays()
-    with pytest.raises(SodapError, match="no state of a usage window"):
+    with pytest.raises(SodapError, match="not the state of a usage window"):
         UsageWindow.from_arrays({**state, "filled": np.array(4)})
-    with pytest.raises(SodapError, match="no state of a usage window"):
+    with pytest.raises(SodapError, match="not the state of a usage window"):
         UsageWindow.from_arrays({**state, "entropies": np.zeros((2, 4))})
     with pytest.raises(SodapError, match="3 entries of 2 layers"):
         DriftDetector(2, 5, DriftSettings(window=10), UsageWindow(2, 5, 3))

@@ -19,14 +19,12 @@ def test_read_is_multi_head_attention() -> None:
         reference.out_proj.weight.copy_(bank.to_output.weight)
         reference.out_proj.bias.copy_(bank.to_output.bias)
     query = 7 * torch.randn(3, 24) + 2
-    recall = bank.recall()
-    attention = recall.attend(query)
-    retrieved = recall.retrieved(attention)
+    retrieved, attention = bank(query)
     expected, weights = reference(F.layer_norm(query, (24,)), bank.keys, bank.values)
     torch.testing.assert_close(retrieved, expected)
     torch.testing.assert_close(attention.mean(1), weights)
     signal = torch.randn(3, 24)
-    (retrieved * signal).sum().backward()  # type: ignore[no-untyped-call]
+    (retrieved * signal).sum().backward()
     (expected * signal).sum().backward()
     assert reference.in_proj_weight.grad is not None
     for layer, grad in zip(layers, reference.in_proj_weight.grad.view(3, 24, 24), strict=True):
@@ -68,9 +66,7 @@ def test_write_follows_the_attending_queries() -> None:
 def test_writing_before_backward_is_safe() -> None:
     bank = MemoryBank(8, slots=4, heads=2)
     query = torch.randn(3, 8)
-    recall = bank.recall()
-    attention = recall.attend(query)
-    retrieved = recall.retrieved(attention)
+    retrieved, attention = bank(query)
     bank.write([query], [attention])
     torch.autograd.backward(retrieved.sum())
     assert bank.to_key.weight.grad is not None
@@ -83,8 +79,7 @@ def test_slots_learn_one_way_or_the_other() -> None:
     before = learned.keys.clone()
     learned.write([torch.randn(3, 8)], [torch.rand(3, 2, 9)])
     torch.testing.assert_close(learned.keys, before, atol=0, rtol=0)
-    recall = learned.recall()
-    torch.autograd.backward(recall.retrieved(recall.attend(torch.randn(3, 8))).sum())
+    torch.autograd.backward(learned(torch.randn(3, 8))[0].sum())
     assert learned.values.grad is not None
 
 

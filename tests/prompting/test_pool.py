@@ -1,14 +1,12 @@
 import copy
 import pickle
-from typing import get_args
 
 import pytest
 import torch
 from torch import Tensor
 
-from sodap.prompting import PromptPool, Router
-from sodap.prompting.pool import Merge
-from sodap.prompting.routing import unit
+from sodap.prompting import PromptingOptions, PromptPool, Router
+from sodap.prompting.options import Merge
 
 
 def seeded(seed: int) -> torch.Generator:
@@ -81,13 +79,14 @@ def test_refuses_a_size_beyond_capacity(size: int) -> None:
         PromptPool(4, size=size, capacity=8)
 
 
-def test_sets_are_generations_or_frozen_and_active() -> None:
-    paper, rescale = (PromptPool(4, size=2, capacity=7, merge=merge) for merge in get_args(Merge))
-    for pool in (paper, rescale):
-        pool.expand(1)
-        pool.expand(3)
-    assert paper.sets.tolist() == [0, 0, 0, 1, 1, 1, -1]
-    assert rescale.sets.tolist() == [0, 0, 1, 2, 2, 2, -1]
+def test_generations_are_consecutive_rows() -> None:
+    pool = PromptPool(4, size=2, capacity=7)
+    pool.expand(1)
+    pool.expand(3)
+    assert pool.generation.tolist() == [0, 0, 1, 2, 2, 2, -1]
+    assert pool.generations == (2, 1, 3)
+    assert pool.frozen.tolist() == [True] * 3 + [False] * 4
+    assert pool.active.tolist() == [False] * 3 + [True] * 3 + [False]
 
 
 @pytest.mark.parametrize("merge", ["paper", "rescale"])
@@ -101,17 +100,19 @@ def test_state_restores_the_partition(merge: Merge) -> None:
     pool.expand(2, seeded(3))
     assert {name: tensor.shape for name, tensor in pool.state_dict().items()} == shapes
     restored.load_state_dict(pool.state_dict())
-    for name in ("keys", "values", "sets", "frozen", "active"):
+    for name in ("keys", "values", "frozen", "active"):
         assert torch.equal(getattr(restored, name), getattr(pool, name))
+    assert restored.generations == pool.generations == (3, 2, 2)
     assert restored.expand(1, seeded(5)) == pool.expand(1, seeded(5)) == 1
-    assert torch.equal(restored.sets, pool.sets)
+    assert torch.equal(restored.generation, pool.generation)
     assert torch.equal(pickle.loads(pickle.dumps(pool)).values, pool.values)
 
 
 def prompts(pool: PromptPool, query: Tensor) -> Tensor:
+    router = Router(PromptingOptions(merge=pool.merge))
     with torch.no_grad():
-        routing = Router().route(query, unit(pool.keys[0]), Router().partition(pool.sets))
-        return routing.prompt(pool.values[0])
+        routing = router.route(query, pool.keys[0, : pool.size], router.groups(pool.generations))
+        return routing.prompt(pool.values[0, : pool.size])
 
 
 def test_rescale_keeps_the_function_over_stage_switches() -> None:

@@ -14,7 +14,7 @@ from tests.conftest import make_stream
 from sodap.errors import SodapError
 from sodap.evaluation import accuracy, confusion_matrix
 from sodap.learning import load
-from sodap.methods.parts.second_moments import PENALTIES
+from sodap.methods.ridge import PENALTIES
 from sodap.runs import load_config, run
 from sodap.runs.composition import compose, read_composition
 from sodap.runs.evidence import (
@@ -49,10 +49,9 @@ def test_answers_give_the_confusions_of_the_record(finished: tuple[Path, dict[st
 
 
 def test_routing_is_that_of_the_model(finished: tuple[Path, dict[str, Any]]) -> None:
-    folder, record = finished
+    folder, _ = finished
     stream, stage = make_stream(), read_evidence(finished[0], 2)[-1]
     learner = load(folder, device="cpu")
-    in_use = sum(record["stages"][1]["ended"]["pool"][kind] for kind in ("frozen", "active"))
     for routed, domain in zip(stage.routing, stream.domains, strict=True):
         counted, shown = images_to_look_at(domain.test, 3)
         assert routed.shown is not None
@@ -68,12 +67,12 @@ def test_routing_is_that_of_the_model(finished: tuple[Path, dict[str, Any]]) -> 
             active = torch.cat([found[layer].active for found in one_by_one if found])
             sizes = torch.stack([(frozen > 0).sum(1), (active > 0).sum(1)], 1)
             assert torch.equal(routed.support[:, layer].long(), sizes)
-            share = ((frozen + active)[:, :in_use] > 0).float().mean(0)
+            share = (torch.cat([frozen, active], 1) > 0).float().mean(0)
             assert torch.allclose(routed.frequency[layer], share, atol=1e-6)
         place = counted.tolist().index(int(shown[0]))
         found = one_by_one[place]
         assert found is not None
-        expected = (found[2].frozen + found[2].active)[0, :in_use]
+        expected = found[2].weights[0]
         assert torch.allclose(routed.weights[0, 2].float(), expected, atol=1e-3)
         assert torch.allclose(routed.usage.sum(1), torch.ones(layers), atol=1e-5)
 

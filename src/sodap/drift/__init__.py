@@ -1,6 +1,6 @@
-"""PUDD, prompt-usage-based drift detection (section 3.3): how far has the choice of prompts moved?
+"""PUDD, prompt-usage-based drift detection, section 3.3 of the paper.
 
-It reads nothing but usage, the batch mean of the selection weights, so it works for any router:
+Its only input is usage, the batch mean of the routing weights, so it works with any router:
 
     detector = DriftDetector(layers=12, prompts=60)
     detector.scan(usage_of_the_old_domain)  # [T, 12, 60]; each row sums to 1; fills the window
@@ -13,7 +13,7 @@ It reads nothing but usage, the batch mean of the selection weights, so it works
 from sodap.drift.expansion import expansion, should_expand
 from sodap.drift.null import NullBand, null_band
 from sodap.drift.reference import UsageReference
-from sodap.drift.score import DriftDetector, DriftReport
+from sodap.drift.score import DriftDetector, DriftScores
 from sodap.drift.settings import DriftSettings
 from sodap.drift.signals import iou, selection_entropy, usage_set
 from sodap.drift.window import UsageWindow
@@ -21,7 +21,7 @@ from sodap.drift.words import too_few
 
 __all__ = [
     "DriftDetector",
-    "DriftReport",
+    "DriftScores",
     "DriftSettings",
     "NullBand",
     "UsageReference",

@@ -1,4 +1,4 @@
-"""What the score is when nothing drifts."""
+"""The drift score of data without drift."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from sodap.drift.window import UsageWindow
 
 
 class NullBand(NamedTuple):
-    """The mean drift score of batches without drift, and the range of most single batches."""
+    """Mean drift score of batches without drift, and the range that most batches fall into."""
 
     mean: float
     low: float
@@ -22,10 +22,11 @@ class NullBand(NamedTuple):
 def null_band(
     window: UsageWindow, settings: DriftSettings, quantile: float = 0.95
 ) -> NullBand | None:
-    """Score each batch of the window, as a mean over layers, against all others of the window.
+    """Score each batch of the window against all other batches of the window.
 
-    The null value is not 0: a normal variable lies √(2/π) ≈ 0.8 standard deviations from its mean.
-    `quantile` is the share of batches inside the band. None for a window with too few entries.
+    The mean is not 0: a normal variable is on average √(2/π) ≈ 0.8 standard deviations from its
+    mean. Scores are means over layers; `quantile` is the share of batches inside the band. Returns
+    None for a window with too few entries.
     """
     entropies, sets = window.past_entropies, window.past_sets
     if window.filled <= settings.min_entries:

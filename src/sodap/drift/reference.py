@@ -1,4 +1,4 @@
-"""What is kept of a domain's prompt usage once its images are gone."""
+"""Prompt usage of the last domain, kept for comparison with the next one."""
 
 from __future__ import annotations
 
@@ -9,10 +9,10 @@ from sodap.drift.window import UsageWindow
 
 
 class UsageReference(nn.Module):
-    """The window at the end of a stage, saved with the model for the beginning of the next.
+    """Buffers for the window at the end of a stage, saved with the model for the next stage.
 
-    Numbers only: entropies `[L, W-1]` and usage sets `[L, W-1, capacity]`, so that no old image is
-    needed to tell a new domain from the old one.
+    They hold entropies `[L, W-1]` and usage sets `[L, W-1, capacity]`, so that no old image is
+    needed to compare a new domain with the old one.
     """
 
     entropies: Tensor
@@ -26,14 +26,14 @@ class UsageReference(nn.Module):
         self.register_buffer("filled", torch.zeros((), dtype=torch.int64))
 
     def keep(self, window: UsageWindow) -> None:
-        """Store a window over at most `capacity` prompts in place of the one before."""
+        """Store a window over at most `capacity` prompts, replacing the previous one."""
         self.entropies.copy_(torch.from_numpy(window.entropies))
         self.sets.zero_()
         self.sets[:, :, : window.prompts].copy_(torch.from_numpy(window.sets))
         self.filled.fill_(window.filled)
 
     def window(self, prompts: int) -> UsageWindow:
-        """The stored window, over the first `prompts` prompts."""
+        """Return the stored window, over the first `prompts` prompts."""
         return UsageWindow.from_arrays(
             {
                 "entropies": self.entropies.cpu().numpy(),

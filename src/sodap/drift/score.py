@@ -13,12 +13,12 @@ from sodap.drift.signals import EPSILON, iou, selection_entropy, usage_set
 from sodap.drift.window import UsageWindow
 from sodap.errors import SodapError
 
-# A mean of half-precision weights may come out a little above 1.
 LARGEST_WEIGHT = 1.01
+"""Largest accepted weight: a mean of half-precision weights may be slightly above 1."""
 
 
 @dataclass(frozen=True)
-class DriftReport:
+class DriftScores:
     """The scores D_t and signals H_t and IoU_t of T batches in L layers, each `[T, L]`."""
 
     scores: NDArray[np.float64]
@@ -27,7 +27,7 @@ class DriftReport:
 
     @property
     def mean(self) -> float:
-        """D̄, the strength of the shift: the mean over layers and batches; 0 without a batch."""
+        """D̄, the mean over layers and batches, equation (19); 0 without a batch."""
         return float(self.scores.mean()) if self.scores.size else 0.0
 
 
@@ -38,16 +38,16 @@ def drift_score(
     past_sets: NDArray[np.bool_],
     settings: DriftSettings,
 ) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
-    """D_t `[L]` and IoU_t `[L]` of entropies `[L]` and usage sets `[L, N]`.
+    """Score D_t `[L]`, equation (18), and IoU_t `[L]` of entropies `[L]` and usage sets `[L, N]`.
 
-    The past is entropies `[L, n]` and sets `[L, n, N]`, n from 0 up.
+    The past is given as entropies `[L, n]` and sets `[L, n, N]`; n may be 0.
     """
     layers, entries, prompts = past_sets.shape
-    # Without a past there is nothing to differ from: neither signal counts.
+    # Without a past there is nothing to compare with: both terms are 0.
     overlap = iou(used, np.logical_or.reduce(past_sets, axis=1)) if entries else np.ones(layers)
     deviation = np.zeros(layers)
     if entries >= settings.needed:
-        # Batches that are almost identical make a std near 0, and any rounding a huge score.
+        # For almost identical batches std is near 0, and rounding alone would give a huge score.
         std = np.maximum(past_entropies.std(axis=1), settings.std_floor * np.log(prompts))
         deviation = np.abs(entropy - past_entropies.mean(axis=1)) / (std + EPSILON)
     mismatch = 1 / np.maximum(overlap, settings.overlap_floor) - 1
@@ -77,23 +77,23 @@ class DriftDetector:
         self.window.widen(prompts)
 
     def observe(self, usage: ArrayLike, used: ArrayLike | None = None) -> NDArray[np.float64]:
-        """Score the usage `[L, N]` of one batch, `[L]`, then add the batch to the window.
+        """Return the score `[L]` of one batch's usage `[L, N]`, and add the batch to the window.
 
-        Each row of `usage` holds mean selection weights and sums to 1. `used` `[L, N]` gives the
-        usage sets where they do not follow from the threshold.
+        Each row of `usage` holds mean routing weights and sums to 1. `used` `[L, N]` are the usage
+        sets; by default the prompts above the threshold.
         """
         return self._observe(usage, used)[0]
 
     def scan(
         self, usages: Iterable[ArrayLike], used: Iterable[ArrayLike] | None = None
-    ) -> DriftReport:
-        """Observe T batches in turn, usages (and sets, where given) `[T, L, N]`."""
+    ) -> DriftScores:
+        """Observe T batches one after the other; usages, and sets if given, are `[T, L, N]`."""
         batches = (
             ((usage, None) for usage in usages) if used is None else zip(usages, used, strict=True)
         )
         rows = np.array([self._observe(usage, members) for usage, members in batches])
-        scores, entropy, overlap = rows.reshape(-1, 3, self.layers).swapaxes(0, 1)  # also for T = 0
-        return DriftReport(scores, entropy, overlap)
+        scores, entropy, overlap = rows.reshape(-1, 3, self.layers).swapaxes(0, 1)  # T may be 0
+        return DriftScores(scores, entropy, overlap)
 
     def _observe(self, usage: ArrayLike, used: ArrayLike | None) -> tuple[NDArray[np.float64], ...]:
         """D_t, H_t and IoU_t, each `[L]`."""
@@ -101,7 +101,7 @@ class DriftDetector:
         members = self._usage_set(weights) if used is None else np.asarray(used, dtype=np.bool_)
         if members.shape != weights.shape:
             raise SodapError(
-                f"usage sets {list(members.shape)} do not fit usage {list(weights.shape)}"
+                f"usage sets have shape {list(members.shape)}, but usage {list(weights.shape)}"
             )
         self.window.widen(weights.shape[1])
         entropy = selection_entropy(weights)
@@ -111,7 +111,7 @@ class DriftDetector:
         return score, entropy, overlap
 
     def _usage_set(self, weights: NDArray[np.float64]) -> NDArray[np.bool_]:
-        # A fixed threshold empties the sets of a large pool: the mean weight is 1 / N.
+        # The mean weight is 1 / N: in a large pool no prompt would reach a fixed threshold.
         unit = 1 / weights.shape[1] if self.settings.relative_threshold else 1.0
         return usage_set(weights, self.settings.usage_threshold * unit)
 
@@ -122,5 +122,5 @@ class DriftDetector:
                 f"usage must have shape [{self.layers} layers, prompts], got {list(weights.shape)}"
             )
         if not np.all((weights >= 0) & (weights <= LARGEST_WEIGHT)):  # also false for NaN
-            raise SodapError("usage must consist of mean selection weights, numbers from 0 to 1")
+            raise SodapError("usage must consist of mean routing weights, numbers from 0 to 1")
         return weights

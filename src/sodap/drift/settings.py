@@ -1,4 +1,4 @@
-"""Every constant of PUDD, with the paper's value where the paper gives one."""
+"""Constants of PUDD; the defaults are the paper's where it gives one."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from pydantic import BaseModel, ConfigDict, Field, model_validator
 
 
 class DriftSettings(BaseModel):
-    """What the drift score and the growth of the pool depend on besides the usage itself."""
+    """Constants of the drift score and of the growth of the pool."""
 
     model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
 
@@ -17,40 +17,36 @@ class DriftSettings(BaseModel):
     )
     entropy_weight: float = Field(1.0, ge=0, description="α: weight of the entropy's deviation")
     overlap_weight: float = Field(0.5, ge=0, description="β: weight of the change of usage set")
-    overlap_floor: float = Field(
-        0.1, gt=0, le=1, description="η: the overlap (IoU) counts as no less than this"
-    )
+    overlap_floor: float = Field(0.1, gt=0, le=1, description="η: lower bound of the overlap (IoU)")
     usage_threshold: float = Field(
         0.01, ge=0, description="τ_s: a prompt is in the usage set if its mean weight exceeds this"
     )
     relative_threshold: bool = Field(
-        False, description="count the usage threshold in units of 1 / number of prompts"
+        False, description="usage threshold in units of 1 / number of prompts"
     )
-    min_entries: int = Field(
-        10, ge=1, description="with fewer past batches the entropy does not count"
-    )
+    min_entries: int = Field(10, ge=1, description="past batches from which on the entropy counts")
     std_floor: float = Field(
         1e-5,
         ge=0,
         le=1,
-        description="the entropy's std counts as no less than this share of log N; 0 = the paper",
+        description="lower bound of the entropy's std, as a share of log N; 0 = the paper",
     )
     max_score: float = Field(
-        5.0, gt=0, description="D_max: the score at which as many prompts are added as are active"
+        5.0, gt=0, description="D_max: score at which as many prompts are added as are active"
     )
-    min_growth: int = Field(10, ge=0, description="E_min: the fewest prompts an expansion adds")
-    max_growth: int = Field(80, ge=0, description="E_max: the most prompts an expansion adds")
+    min_growth: int = Field(10, ge=0, description="E_min: fewest prompts an expansion adds")
+    max_growth: int = Field(80, ge=0, description="E_max: most prompts an expansion adds")
     threshold: float = Field(
         0.0,
         ge=0,
-        description="θ: a domain with a lower score adds no prompt; 0 = all add, 0.7 = the paper",
+        description="θ: below this score the pool does not grow; 0 = it always grows, 0.7 = paper",
     )
 
     @property
     def needed(self) -> int:
-        """Past batches from which on the entropy counts.
+        """Past batches that the entropy needs: `min_entries`, or fewer where the window is short.
 
-        A short window is full before it has `min_entries`; with one entry there is no spread.
+        At least 2, because one entry has no standard deviation.
         """
         return min(self.min_entries, max(self.window - 1, 2))
 

@@ -1,4 +1,4 @@
-"""The recent past that a batch is compared with."""
+"""Sliding window over the usage of recent batches."""
 
 from __future__ import annotations
 
@@ -42,14 +42,14 @@ class UsageWindow:
         self.filled = min(self.filled + 1, self.entropies.shape[1])
 
     def widen(self, prompts: int) -> None:
-        """Make room for the prompts of a pool that has grown; the past never used the new ones."""
+        """Extend all entries to a pool that has grown; they do not use the new prompts."""
         grown = prompts - self.prompts
         if grown < 0:
             raise SodapError(f"a window over {self.prompts} prompts cannot shrink to {prompts}")
         self.sets = np.pad(self.sets, ((0, 0), (0, 0), (0, grown)))
 
     def to_arrays(self) -> dict[str, NDArray[np.generic]]:
-        """The state as arrays whose shapes do not depend on how much has been seen."""
+        """Return the state as arrays; their shapes do not depend on how full the window is."""
         return {
             "entropies": self.entropies.copy(),
             "sets": self.sets.copy(),
@@ -58,12 +58,12 @@ class UsageWindow:
 
     @classmethod
     def from_arrays(cls, arrays: Mapping[str, NDArray[np.generic]]) -> Self:
-        """The window whose state `to_arrays` gave."""
+        """Build a window from the arrays of `to_arrays`."""
         entropies, sets = arrays["entropies"], arrays["sets"]
         filled = int(arrays["filled"])
         if entropies.shape != sets.shape[:2] or not 0 <= filled <= entropies.shape[1]:
             raise SodapError(
-                f"this is no state of a usage window: entropies {list(entropies.shape)}, "
+                f"not the state of a usage window: entropies {list(entropies.shape)}, "
                 f"sets {list(sets.shape)}, {filled} filled"
             )
         layers, size, prompts = sets.shape

@@ -13,8 +13,7 @@ from sodap.methods.ncm import NearestClassMean
 from sodap.methods.options import Option, options_of
 from sodap.methods.os_prompt import OSPrompt, OSPromptPlus
 from sodap.methods.registry import build_method, find_method, method_names, register_method
-from sodap.methods.residual_sodap import ResidualSodap
-from sodap.methods.residual_sodap_config import ResidualSodapConfig
+from sodap.methods.residual_sodap import ResidualSodap, ResidualSodapConfig
 from sodap.methods.ridge import ProjectedRidge, Ridge
 from sodap.methods.sequential import Sequential
 from sodap.methods.slda import StreamingLDA

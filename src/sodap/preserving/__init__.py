@@ -1,15 +1,16 @@
-"""Statistical knowledge preservation (section 3.2): keep class statistics, never an image.
+"""Statistical knowledge preservation, section 3.2 of the paper.
 
-At the end of a stage `ClassStatistics` are absorbed by a `FeatureMemory`; in the next one the
-student head is held to the frozen teacher head on real features and on features drawn from memory.
+At the end of a stage its `ClassStatistics` are added to a `PseudoReplay`. In the next stage
+`distillation_loss` keeps the student head close to the frozen teacher head, on real features and on
+features that are sampled from the statistics.
 """
 
 from sodap.preserving.distillation import distillation_loss
-from sodap.preserving.replay import FeatureMemory
+from sodap.preserving.replay import PseudoReplay
 from sodap.preserving.statistics import ClassStatistics
 
 __all__ = [
     "ClassStatistics",
-    "FeatureMemory",
+    "PseudoReplay",
     "distillation_loss",
 ]

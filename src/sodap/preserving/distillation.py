@@ -1,4 +1,4 @@
-"""Distillation of a frozen teacher head into the student head (eqs. real_kd and pseudo_kd)."""
+"""Distillation of a frozen teacher head into the student head, equations (12) and (14)."""
 
 from __future__ import annotations
 
@@ -10,11 +10,12 @@ from torch import Tensor
 def distillation_loss(
     student_logits: Tensor, teacher_logits: Tensor, temperature: float = 2.0
 ) -> Tensor:
-    """KL(softmax(z_t / T) || softmax(z_s / T)) · T² of logits `[B, C]`, averaged over the batch.
+    """Mean over the batch of KL(softmax(z_t / T) || softmax(z_s / T)) · T²; logits are `[B, C]`.
 
-    T² undoes the 1/T² by which the temperature shrinks the gradients. The teacher is a constant.
+    T² compensates the 1/T² by which the temperature scales the gradients. No gradient flows to the
+    teacher.
     """
-    # The difference of two nearly equal distributions drowns in half precision.
+    # Half precision cannot resolve the difference of two nearly equal distributions.
     precise = torch.promote_types(student_logits.dtype, torch.float32)
     student = F.log_softmax(student_logits.to(precise) / temperature, dim=-1)
     teacher = F.log_softmax(teacher_logits.detach().to(precise) / temperature, dim=-1)

@@ -1,10 +1,11 @@
-"""Pseudo feature replay: the past as Gaussians in feature space (eq. pseudo_sample)."""
+"""Pseudo feature replay: samples from class-wise Gaussians, equation (13)."""
 
 from __future__ import annotations
 
 import copy
-from collections.abc import Callable, Iterator
-from typing import Literal, NamedTuple, Self, cast
+import re
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any, Literal, NamedTuple, Self, cast
 
 import torch
 from torch import Tensor, nn
@@ -14,20 +15,22 @@ from sodap.preserving.statistics import ClassStatistics
 
 
 class Gaussians(NamedTuple):
-    """The K diagonal Gaussians to draw from, one for each observed class of each kept stage."""
+    """K diagonal Gaussians to sample from, one for each observed class of each kept stage."""
 
-    weight: Tensor  # [K], the chance of each, up to a common factor
+    weight: Tensor  # [K], probability up to a common factor
     mean: Tensor  # [K, D]
     std: Tensor  # [K, D]
     label: Tensor  # [K]
 
 
-class FeatureMemory(nn.Module):
-    """What is kept of the stages that are over, and where pseudo features come from.
+class PseudoReplay(nn.Module):
+    """Class statistics of past stages, from which pseudo features are sampled.
 
-    `merged` (the paper) pools all stages into one Gaussian per class, in which the distance
-    between two domains turns into variance; `per_stage` keeps a Gaussian per class and stage.
+    `keep="merged"` (the paper) merges all stages into one Gaussian per class, in which the distance
+    between two domains turns into variance; `"per_stage"` keeps one per class and stage.
     """
+
+    _device: Tensor  # empty; tells the device while there are no statistics
 
     def __init__(
         self, classes: int, width: int, keep: Literal["merged", "per_stage"] = "merged"
@@ -37,14 +40,15 @@ class FeatureMemory(nn.Module):
         self.width = width
         self.keep = keep
         self.stages = nn.ModuleList()
-        self._gaussians: Gaussians | None = None  # derived from `stages` when first needed
+        self._gaussians: Gaussians | None = None  # computed from `stages` when first needed
+        self.register_buffer("_device", torch.empty(0), persistent=False)
 
     def absorb(self, statistics: ClassStatistics) -> None:
-        """Keep the statistics of a stage that has ended; the memory moves to their device."""
+        """Keep the statistics of a stage that has ended, and move to their device."""
         if statistics.mean.shape != (self.classes, self.width):
             raise SodapError(
-                f"a memory of {self.classes} classes and width {self.width} "
-                f"cannot absorb statistics of shape {list(statistics.mean.shape)}"
+                f"statistics of shape {list(statistics.mean.shape)} cannot be added to those of "
+                f"{self.classes} classes and width {self.width}"
             )
         self.to(statistics.mean.device)
         if self.keep == "merged" and len(self.stages):
@@ -53,18 +57,12 @@ class FeatureMemory(nn.Module):
             self.stages.append(copy.deepcopy(statistics))
         self._gaussians = None
 
-    def prepare(self, stages: int) -> None:
-        """Make room for `stages` absorbed stages, so that `load_state_dict` finds its slots."""
-        slots = min(stages, 1) if self.keep == "merged" else stages
-        self.stages = nn.ModuleList(ClassStatistics(self.classes, self.width) for _ in range(slots))
-        self._gaussians = None
-
     @torch.no_grad()
     def sample(self, count: int, generator: torch.Generator) -> tuple[Tensor, Tensor]:
-        """Draw features `[count, D]` and their classes `[count]`, each observed class as likely.
+        """Sample features `[count, D]` and their classes `[count]`; all observed classes equally.
 
-        The generator must live on the memory's device. Nothing is read back from that device,
-        except once after each change of what is kept.
+        The generator must be on the same device. Nothing is copied to the host, except once after
+        each change of the statistics.
         """
         if self._gaussians is None:
             self._gaussians = self._derive()
@@ -76,11 +74,11 @@ class FeatureMemory(nn.Module):
     def _derive(self) -> Gaussians:
         kept = list(self._kept())
         if not any(bool(statistics.observed.any()) for statistics in kept):
-            raise SodapError("no feature has been absorbed yet, so there is nothing to replay")
+            raise SodapError("pseudo replay has no statistics yet: finish a stage first")
         count = torch.stack([statistics.count for statistics in kept])  # [S, C]
         mean = torch.stack([statistics.mean for statistics in kept])  # [S, C, D]
         std = torch.stack([statistics.variance for statistics in kept]).sqrt()
-        # Every observed class has weight 1, shared by its stages in proportion to what they saw.
+        # Each observed class has weight 1, divided among its stages by their number of features.
         weight = count / count.sum(dim=0).clamp(min=1)
         stage, label = torch.nonzero(count, as_tuple=True)
         return Gaussians(
@@ -95,16 +93,24 @@ class FeatureMemory(nn.Module):
 
     @property
     def stored_bytes(self) -> int:
-        """The size of all that is kept of the past."""
+        """Size of the kept statistics."""
         return sum(buffer.nbytes for buffer in self.buffers())
 
-    # What was derived is stale once the statistics are moved or loaded.
+    # The Gaussians are outdated once the statistics are moved or loaded.
 
     def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> Self:
         self._gaussians = None
         super()._apply(fn, recurse)  # type: ignore[no-untyped-call]
         return self
 
-    def _load_from_state_dict(self, *arguments: object) -> None:
+    def _load_from_state_dict(
+        self, state_dict: Mapping[str, Tensor], prefix: str, *arguments: Any
+    ) -> None:
+        """Take over as many stages as the state has."""
+        found = re.compile(re.escape(f"{prefix}stages.") + r"(\d+)\.")
+        stages = {match[1] for key in state_dict if (match := found.match(key))}
+        self.stages = nn.ModuleList(
+            ClassStatistics(self.classes, self.width).to(self._device.device) for _ in stages
+        )
         self._gaussians = None
-        super()._load_from_state_dict(*arguments)
+        super()._load_from_state_dict(state_dict, prefix, *arguments)

@@ -1,4 +1,4 @@
-"""Class-wise mean and variance of features in one pass (eqs. welford_update1 and 2)."""
+"""Class-wise mean and variance of features in one pass, equations (10) and (11)."""
 
 from __future__ import annotations
 
@@ -10,11 +10,11 @@ from sodap.preserving.exact import ExactModule
 
 
 class ClassStatistics(ExactModule):
-    """Per class: the number of features seen, their mean and their sum of squared deviations.
+    """Count, mean and sum of squared deviations of the features of each class.
 
-    Welford's update takes one feature at a time; Chan's formula takes a whole batch of them, or
-    the statistics of another stage, with the same result. All is kept in float64, so that the
-    order in which features arrive leaves no trace.
+    Welford's update adds one feature at a time; Chan's formula adds a batch, or the statistics of
+    another stage, with the same result. Everything is float64, so that the order in which features
+    arrive makes no visible difference.
     """
 
     count: Tensor  # n [C]
@@ -29,7 +29,7 @@ class ClassStatistics(ExactModule):
 
     @torch.no_grad()
     def update(self, features: Tensor, labels: Tensor) -> None:
-        """Take in features `[B, D]` of classes `labels` `[B]`."""
+        """Add features `[B, D]` with classes `labels` `[B]`."""
         classes, width = self.mean.shape
         if features.ndim != 2 or features.shape[1] != width or labels.shape != features.shape[:1]:
             raise SodapError(
@@ -37,7 +37,7 @@ class ClassStatistics(ExactModule):
                 f"got {list(features.shape)} and {list(labels.shape)}"
             )
         features = features.double()
-        # A product with the membership matrix, unlike a scatter, adds in the same order every time.
+        # A matrix product always adds in the same order; a scatter on a GPU does not.
         member = (labels == torch.arange(classes, device=labels.device)[:, None]).double()  # [C, B]
         count = member.sum(dim=1)
         mean = member @ features / count.clamp(min=1)[:, None]
@@ -46,7 +46,7 @@ class ClassStatistics(ExactModule):
 
     @torch.no_grad()
     def merge(self, other: ClassStatistics) -> None:
-        """Take in all that `other` has seen; the result is that of one pass over both."""
+        """Add the statistics of other features; the result is that of one pass over both."""
         if other.mean.shape != self.mean.shape:
             raise SodapError(
                 f"statistics of shape {list(other.mean.shape)} cannot be merged "
@@ -55,7 +55,7 @@ class ClassStatistics(ExactModule):
         self._merge(other.count, other.mean, other.squares)
 
     def _merge(self, count: Tensor, mean: Tensor, squares: Tensor) -> None:
-        """Chan's formula: count `[C]`, mean and squares `[C, D]` of features not yet seen."""
+        """Apply Chan's formula to the count `[C]`, mean and squares `[C, D]` of new features."""
         total = self.count + count
         share = (count / total.clamp(min=1))[:, None]
         delta = mean - self.mean
@@ -65,10 +65,10 @@ class ClassStatistics(ExactModule):
 
     @property
     def variance(self) -> Tensor:
-        """The unbiased variance `[C, D]`; 0 where fewer than two features were seen."""
+        """Unbiased variance `[C, D]`; 0 for classes with fewer than two features."""
         return self.squares / (self.count - 1).clamp(min=1)[:, None]  # Q is 0 for n < 2
 
     @property
     def observed(self) -> Tensor:
-        """Which classes were seen at all, `[C]`."""
+        """Mask of the classes with at least one feature, `[C]`."""
         return self.count > 0

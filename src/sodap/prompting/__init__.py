@@ -1,20 +1,26 @@
-"""Prompts inside a frozen ViT: a memory-informed query, sparse routing, a pool that grows."""
+"""Sparse prompt selection inside a frozen ViT, section 3.1 of the paper.
+
+The equations as they are printed. `sodap.prompting.fast` computes the same faster.
+"""
 
 from sodap.prompting.adapter import Adapter
 from sodap.prompting.enhancer import QueryEnhancer
 from sodap.prompting.entmax import entmax
 from sodap.prompting.losses import diversity_loss, norm_loss
 from sodap.prompting.memory import MemoryBank
+from sodap.prompting.options import PromptingOptions
 from sodap.prompting.pool import PromptPool
 from sodap.prompting.prompter import Prompter, PromptPass
-from sodap.prompting.routing import Router, Routing
+from sodap.prompting.routing import Groups, Router, Routing
 
 __all__ = [
     "Adapter",
+    "Groups",
     "MemoryBank",
     "PromptPass",
     "PromptPool",
     "Prompter",
+    "PromptingOptions",
     "QueryEnhancer",
     "Router",
     "Routing",

@@ -1,4 +1,4 @@
-"""The query enhancer: the CLS token of a layer, informed by the image's start and the memory."""
+"""The query enhancer, equations (2) and (3)."""
 
 import torch
 from torch import Tensor, nn
@@ -6,7 +6,7 @@ from torch.nn import functional as F
 
 
 class QueryEnhancer(nn.Module):
-    """``q~ = q + GELU(LN([q; g; r] W1)) W2``, a two-layer adapter around the query."""
+    """Two-layer network with a skip: ``q~ = q + GELU(LN([q; g; r] W1)) W2``."""
 
     def __init__(
         self, width: int, bottleneck: int, *, generator: torch.Generator | None = None
@@ -19,7 +19,7 @@ class QueryEnhancer(nn.Module):
         nn.init.xavier_uniform_(self.W2, generator=generator)
 
     def forward(self, query: Tensor, context: Tensor, retrieved: Tensor) -> Tensor:
-        """All ``[B, D]``: the layer's CLS, the global context and what the memory gave back."""
-        joined = torch.cat([query, context, retrieved], dim=-1)
+        """Enhance the layer's CLS token by context and memory: three ``[B, D]`` -> ``[B, D]``."""
+        joined = torch.cat([query, context, retrieved], dim=-1)  # (2)
         hidden: Tensor = self.norm(joined @ self.W1)
-        return query + F.gelu(hidden) @ self.W2
+        return query + F.gelu(hidden) @ self.W2  # (3)

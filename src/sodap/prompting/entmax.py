@@ -1,218 +1,70 @@
-"""α-entmax: softmax's sparse relative, which gives low scores a weight of exactly zero."""
+"""α-entmax, equation (4): a sparse softmax, by bisection.
 
-from functools import cache
-from importlib import import_module
-from types import ModuleType
+`sodap.prompting.fast.entmax` computes the same map many times faster.
+"""
+
+# mypy: allow-untyped-decorators
+
 from typing import Any
 
 import torch
 from torch import Tensor
 
+STEPS = 80
+"""Bisection steps: enough for float64."""
 
-def entmax(
-    logits: Tensor,
-    alpha: float = 1.5,
-    *,
-    temperature: float = 1.0,
-    mask: Tensor | None = None,
-    dim: int = -1,
-) -> Tensor:
-    """The α-entmax of ``logits / temperature`` along ``dim``.
 
-    Weights are ``[(α-1) ℓ/temperature - τ]_+ ^ (1/(α-1))`` with τ such that they sum to one. The
-    paper prints ``[(α-1)/α (ℓ - τ)]_+ ^ (1/(α-1))``, which is this map at ``temperature=alpha``.
+def entmax(logits: Tensor, alpha: float = 1.5, *, temperature: float = 1.0) -> Tensor:
+    """Return the α-entmax of ``logits / temperature`` over the last dimension.
 
-    ``mask`` (bool, True = may be selected) broadcasts with ``logits``; what it rules out weighs
-    exactly zero, and a row that rules out everything is all zeros. Half precision is computed and
-    returned in float32.
+    The weights are ``[(α-1) ℓ/temperature - τ]_+ ^ (1/(α-1))``, with τ such that they sum to one.
+    The paper prints ``[(α-1)/α (ℓ - τ)]_+ ^ (1/(α-1))``: this map at ``temperature=alpha``.
     """
     if alpha <= 1:
         raise ValueError(f"alpha must be above 1 (1 is softmax), not {alpha}")
     if temperature <= 0:
         raise ValueError(f"temperature must be positive, not {temperature}")
-    scores = logits.float() if logits.dtype.itemsize < 4 else logits
-    if mask is not None:
-        # A finite floor, not -inf: a row without any choice must not turn into NaN.
-        scores = torch.where(mask, scores, torch.finfo(scores.dtype).min)
-    if dim in (-1, scores.ndim - 1):
-        weights = _of_rows(scores, alpha, temperature)
-    else:
-        weights = _of_rows(scores.movedim(dim, -1), alpha, temperature).movedim(-1, dim)
-    return weights if mask is None else torch.where(mask, weights, 0.0)
-
-
-def _of_rows(scores: Tensor, alpha: float, temperature: float) -> Tensor:  # [..., N]
-    weights: Tensor
-    if torch._C._are_functorch_transforms_active() or torch.compiler.is_compiling():
-        weights = _TransparentEntmax.apply(scores, alpha, temperature)
-    elif torch.is_grad_enabled():
-        weights = _Entmax.apply(scores, alpha, temperature)
-    else:
-        weights = solve(scores, alpha, temperature)
+    weights: Tensor = _solve((alpha - 1) / temperature * logits, alpha)
     return weights
 
 
-class _Entmax(torch.autograd.Function):
-    """Entmax over the last dimension, with the closed-form Jacobian instead of a traced solver."""
+@torch.library.custom_op("sodap::entmax", mutates_args=())
+def _solve(z: Tensor, alpha: float) -> Tensor:
+    """Find the weights ``[z - τ]_+ ^ (1/(α-1))`` of ``z [..., N]``.
 
-    @staticmethod
-    def forward(ctx: Any, scores: Tensor, alpha: float, temperature: float) -> Tensor:  # [..., N]
-        weights = solve(scores, alpha, temperature)
-        ctx.save_for_backward(weights)
-        ctx.alpha, ctx.temperature = alpha, temperature
-        return weights
-
-    @staticmethod
-    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, None, None]:
-        (weights,) = ctx.saved_tensors
-        return gradient(weights, grad, ctx.alpha, ctx.temperature), None, None
-
-
-class _TransparentEntmax(torch.autograd.Function):
-    """The same in the form that vmap and compilers look into; to call it takes twice as long."""
-
-    @staticmethod
-    def forward(scores: Tensor, alpha: float, temperature: float) -> Tensor:
-        # A copy: compiled by torch 2.11, a result made in place is saved as it was before.
-        return solve(scores, alpha, temperature).clone()
-
-    @staticmethod
-    def setup_context(ctx: Any, inputs: tuple[Tensor, float, float], output: Tensor) -> None:
-        _, ctx.alpha, ctx.temperature = inputs
-        ctx.save_for_backward(output)
-
-    backward = _Entmax.backward
-
-    @staticmethod
-    def vmap(
-        info: Any, in_dims: tuple[int, None, None], scores: Tensor, *options: float
-    ) -> tuple[Tensor, int]:
-        # Any leading dimension is a batch already.
-        return _TransparentEntmax.apply(scores.movedim(in_dims[0], 0), *options), 0
-
-
-def solve(scores: Tensor, alpha: float, temperature: float) -> Tensor:
-    """The weights of ``scores [..., N]``, without a gradient."""
-    fused = kernels(scores, alpha)
-    if fused is not None:
-        found: Tensor = fused.forward(scores, temperature)
-        return found
-    # The best score sits at 0 and weighs (-τ)^(1/(α-1)) <= 1, so τ >= -1: whatever lies at or
-    # below -1 weighs nothing. Clamping there costs no accuracy and tames any size of logit.
-    top = scores.amax(-1, keepdim=True)
-    z = (scores - top).mul_((alpha - 1) / temperature).clamp_(min=-1)
-    if alpha == 1.5:
-        return z.sub_(_threshold_of_squares(z)).relu_().square_()
-    if alpha == 2:
-        return z.sub_(_threshold_of_lines(z)).relu_()
-    weights = z.sub_(_threshold_by_bisection(z, alpha)).relu_().pow_(1 / (alpha - 1))
-    return weights.div_(weights.sum(-1, keepdim=True))
-
-
-def gradient(weights: Tensor, grad: Tensor, alpha: float, temperature: float) -> Tensor:
-    """What the scores get from the gradient of the weights; all ``[..., N]``."""
-    wanted_again = torch.is_grad_enabled()  # a derivative of this derivative
-    fused = None if wanted_again else kernels(weights, alpha)
-    if fused is not None:
-        found: Tensor = fused.backward(weights, grad, temperature)
-        return found
-    slope = slope_of(weights, alpha)
-    pull = slope * grad
-    mean = pull.sum(-1, keepdim=True) / slope.sum(-1, keepdim=True)
-    if wanted_again:
-        return pull.addcmul(slope, mean, value=-1) / temperature
-    pull.addcmul_(slope, mean, value=-1)
-    return pull if temperature == 1 else pull.div_(temperature)
-
-
-def kernels(scores: Tensor, alpha: float) -> ModuleType | None:
-    """`sodap.prompting.entmax_triton`, where it can do the work: one kernel instead of dozens.
-
-    A compiler is left to fuse the plain operations itself.
+    One operator for torch.compile, which would otherwise unroll all steps.
     """
-    if (
-        not scores.is_cuda
-        or alpha != 1.5
-        or scores.dtype != torch.float32
-        or scores.shape[-1] > 1024
-        or torch.compiler.is_compiling()
-    ):
-        return None
-    return _triton()
+
+    def weights(tau: Tensor) -> Tensor:
+        return (z - tau).clamp(min=0) ** (1 / (alpha - 1))
+
+    # The largest entry alone has weight 1 at τ = max - 1; N equal ones at τ = max - N^(1-α).
+    top = z.amax(-1, keepdim=True)
+    low, high = top - 1, top - z.shape[-1] ** (1 - alpha)
+    for _ in range(STEPS):
+        middle = (low + high) / 2
+        too_much = weights(middle).sum(-1, keepdim=True) >= 1
+        low, high = torch.where(too_much, middle, low), torch.where(too_much, high, middle)
+    found = weights(low)
+    return found / found.sum(-1, keepdim=True)
 
 
-@cache
-def _triton() -> ModuleType | None:
-    try:
-        return import_module("sodap.prompting.entmax_triton")
-    except ImportError:  # torch comes without Triton on some systems
-        return None
+@_solve.register_fake
+def _(z: Tensor, alpha: float) -> Tensor:
+    return torch.empty_like(z)
 
 
-def slope_of(weights: Tensor, alpha: float) -> Tensor:
-    """``p^(2-α)``: how fast a weight follows its own score, zero outside the support."""
-    if not torch.is_grad_enabled():
-        if alpha == 1.5:
-            return weights.sqrt()
-        if alpha == 2:
-            return weights.sign()
-    # Written so that it and its derivative are finite at p = 0. The floor lies below any weight
-    # on the support, which rounding keeps above the square of the precision.
-    floor = torch.finfo(weights.dtype).tiny ** (0.5 / max(1.0, alpha - 1))
-    return weights / weights.clamp(min=floor) ** (alpha - 1)
+def _save(ctx: Any, inputs: tuple[Tensor, float], output: Tensor) -> None:
+    _, ctx.alpha = inputs
+    ctx.save_for_backward(output)
 
 
-def _threshold_of_squares(z: Tensor) -> Tensor:
-    """τ with ``Σ [z - τ]_+² = 1`` (α = 1.5) for z in [-1, 0]: ``[..., N] -> [..., 1]``.
-
-    Newton's method on the length of ``[z - τ]_+``, which is convex in τ and has to be 1. From the
-    left of the root it climbs towards it and never passes it; for equal scores the first step hits.
-    A sort would find the same τ, and takes ten times as long where rows are many.
-    """
-    size = z.shape[-1]
-    # Both bounds are left of the root: one score alone, and all scores as if they were equal.
-    tau = z.mean(-1, keepdim=True).sub_(size**-0.5).clamp_(min=-1)
-    above = torch.empty_like(z, memory_format=torch.contiguous_format)  # compilers want it so
-    for remaining in reversed(range(newton_steps(size, z.dtype))):
-        torch.sub(z, tau, out=above).relu_()
-        total = above.sum(-1, keepdim=True)
-        if remaining:
-            length = torch.linalg.vector_norm(above, dim=-1, keepdim=True)
-        else:  # the norm above adds up in one go; a sum keeps what long rows would lose by that
-            length = above.square_().sum(-1, keepdim=True).sqrt_()
-        excess = length.addcmul(length, length, value=-1)  # length (1 - length)
-        tau.addcdiv_(excess, total, value=-1)
-    return tau
+def _gradient(ctx: Any, grad: Tensor) -> tuple[Tensor, None]:
+    """Each weight follows its own z with slope ``w^(2-α)/(α-1)``; τ keeps the sum at one."""
+    (weights,) = ctx.saved_tensors
+    slope = torch.where(weights > 0, weights ** (2 - ctx.alpha), 0.0)
+    mean = (slope * grad).sum(-1, keepdim=True) / slope.sum(-1, keepdim=True)
+    return slope * (grad - mean) / (ctx.alpha - 1), None
 
 
-def newton_steps(size: int, dtype: torch.dtype) -> int:
-    """How many steps of ``_threshold_of_squares`` reach the precision of ``dtype``.
-
-    In each step the slope, which stays between √N and 1, and the distance to the root shrink by
-    factors that add up to at most one: slow steps are few, and only a large N has room for them.
-    The counts are at least one more than the hardest rows need that a search could find.
-    """
-    return (7 if dtype == torch.float64 else 5) + size.bit_length() // 3
-
-
-def _threshold_of_lines(z: Tensor) -> Tensor:
-    """τ with ``Σ [z - τ]_+ = 1`` (α = 2, sparsemax): ``[..., N] -> [..., 1]``, as above."""
-    ordered = z.sort(-1, descending=True).values
-    rank = torch.arange(1, z.shape[-1] + 1, device=z.device, dtype=z.dtype)
-    spread = ordered.cumsum(-1).addcmul_(rank, ordered, value=-1)
-    size = (spread < 1).sum(-1, keepdim=True).clamp_(min=1)  # NaN stays NaN, and no bad index
-    least = ordered.gather(-1, size - 1)
-    total = (z - least).relu_().sum(-1, keepdim=True)
-    return least + (total - 1).div_(size)
-
-
-def _threshold_by_bisection(z: Tensor, alpha: float) -> Tensor:
-    """τ with ``Σ [z - τ]_+ ^ (1/(α-1)) = 1`` for any α > 1: ``[..., N] -> [..., 1]``."""
-    # τ is -1 when one entry takes all, and -N^(1-α) when all N are equal.
-    low = torch.full_like(z[..., :1], -1)
-    width = 1 - float(z.shape[-1]) ** (1 - alpha)
-    for _ in range(60 if z.dtype == torch.float64 else 30):
-        width /= 2
-        mass = ((z - (low + width)).clamp(min=0) ** (1 / (alpha - 1))).sum(-1, keepdim=True)
-        low = torch.where(mass >= 1, low + width, low)
-    return low
+_solve.register_autograd(_gradient, setup_context=_save)

@@ -1,31 +1,32 @@
-"""The prompt pool: key-value rows that are trained, then frozen for ever, as domains arrive."""
+"""The prompt pool: keys and values that are trained in one stage and frozen in the next."""
 
-from typing import Literal
+from typing import Any
 
 import torch
 from torch import Tensor, nn
 
-Merge = Literal["paper", "rescale"]
+from sodap.freezing import freeze_rows, frozen_or_trained
+from sodap.prompting.options import Merge
 
 UNUSED = -1
 
 
 class PromptPool(nn.Module):
-    """``P_K, P_V`` of a fixed capacity, partitioned into frozen F, active A and unused rows.
+    """``P_K, P_V`` of a fixed capacity: frozen rows F, then active rows A, then unused rows.
 
-    ``copies`` is 1 for a pool that all layers share, or the depth for one per layer; the
-    partition is common to all copies. One buffer tells it: the ``generation`` in which a row was
-    first trained. The latest generation is A, earlier ones are F.
+    ``copies`` is 1 for a pool that all layers share, or the depth for one per layer; all copies
+    have the same partition. Rows that were added together form a generation; the latest one is A,
+    the earlier ones are F.
 
     F lives in buffers and A in parameters. An index set alone would not freeze anything: weight
-    decay and momentum move rows of a parameter that receive no gradient.
+    decay and momentum move rows of a parameter even where the gradient is zero.
 
-    ``merge`` says how A joins F. ``"paper"`` puts all frozen rows into one routed set at full
-    scale, which changes the prompts of every image. ``"rescale"`` keeps the function: a former
-    A stays its own set, with values stored times ``residual`` if that was its scale.
+    ``merge`` is how A joins F. With ``"paper"`` all frozen rows form one routed set at full scale,
+    which changes the prompts of every image. ``"rescale"`` preserves the outputs: each generation
+    is routed by itself, and its values are stored times ``residual`` if that was its scale.
     """
 
-    generation: Tensor  # [capacity]
+    generation: Tensor  # [capacity], UNUSED or 0, 1, ...
     frozen_keys: Tensor  # [copies, capacity, width]
     frozen_values: Tensor
 
@@ -45,23 +46,26 @@ class PromptPool(nn.Module):
             raise ValueError(f"a pool of capacity {capacity} cannot start with {size} prompts")
         self.merge = merge
         self.residual = residual
+        self.capacity = capacity
         shape = (copies, capacity, width)
         self.trained_keys = nn.Parameter(torch.zeros(shape))
         self.trained_values = nn.Parameter(torch.zeros(shape))
         self.register_buffer("frozen_keys", torch.zeros(shape))
         self.register_buffer("frozen_values", torch.zeros(shape))
         self.register_buffer("generation", torch.full((capacity,), UNUSED))
+        self.generations: tuple[int, ...] = ()
+        """Rows of each generation, in the order of the rows; the last is A."""
         self._activate(size, generator)
 
     @property
     def keys(self) -> Tensor:
-        """``[copies, capacity, width]``; only active rows pass a gradient on."""
-        return torch.where(self.frozen.unsqueeze(-1), self.frozen_keys, self.trained_keys)
+        """``P_K [copies, capacity, width]``; only active rows pass on a gradient."""
+        return frozen_or_trained(self.frozen, self.frozen_keys, self.trained_keys, dim=1)
 
     @property
     def values(self) -> Tensor:
-        """``[copies, capacity, width]``; only active rows pass a gradient on."""
-        return torch.where(self.frozen.unsqueeze(-1), self.frozen_values, self.trained_values)
+        """``P_V [copies, capacity, width]``; only active rows pass on a gradient."""
+        return frozen_or_trained(self.frozen, self.frozen_values, self.trained_values, dim=1)
 
     @property
     def frozen(self) -> Tensor:
@@ -71,56 +75,57 @@ class PromptPool(nn.Module):
     @property
     def active(self) -> Tensor:
         """A as a mask ``[capacity]``."""
-        # Asked of the buffer, not of a count: a recorded step outlives the stage switch.
         return self.generation == self.generation.max()
 
     @property
-    def sets(self) -> Tensor:
-        """The set that a row is routed in, ``[capacity]``; the highest is A, and -1 is none."""
-        if self.merge == "rescale":
-            return self.generation
-        return torch.where(self.generation == UNUSED, UNUSED, self.active.long())
+    def size(self) -> int:
+        """Number of prompts in use, ``|F| + |A|``."""
+        return sum(self.generations)
 
     @property
     def frozen_count(self) -> int:
-        return int(self.frozen.sum())
+        return sum(self.generations[:-1])
 
     @property
     def active_count(self) -> int:
-        return int(self.active.sum())
+        return self.generations[-1]
 
     @property
     def unused_count(self) -> int:
-        return int((self.generation == UNUSED).sum())
+        return self.capacity - self.size
 
     @torch.no_grad()
     def expand(self, count: int, generator: torch.Generator | None = None) -> int:
-        """Freeze A and activate up to ``count`` new rows; the number that found room.
+        """Freeze A, activate up to ``count`` new rows, and return how many there was room for.
 
-        With no room left nothing changes: A goes on being trained.
+        Without room nothing changes: A continues to be trained.
         """
         if count < 0:
             raise ValueError(f"a pool cannot grow by {count} prompts")
         count = min(count, self.unused_count)
         if count == 0:
             return 0
-        active = self.active
         # The first generation was never a residual: it is the base and keeps its scale.
-        was_residual = bool(self.generation.max() > 0)
+        was_residual = len(self.generations) > 1
         scale = self.residual if self.merge == "rescale" and was_residual else 1.0
-        self.frozen_keys[:, active] = self.trained_keys[:, active]
-        self.frozen_values[:, active] = self.trained_values[:, active] * scale
+        freeze_rows(self.active, self.frozen_keys, self.trained_keys, dim=1)
+        freeze_rows(self.active, self.frozen_values, self.trained_values * scale, dim=1)
         self._activate(count, generator)
         return count
 
     @torch.no_grad()
     def _activate(self, count: int, generator: torch.Generator | None) -> None:
-        """Rows are taken in order, so the unused ones are always the last."""
-        copies, capacity, width = self.trained_keys.shape
-        first = capacity - self.unused_count
-        rows = slice(first, first + count)
+        """Make the first ``count`` unused rows a new generation, drawn from N(0, 0.02)."""
+        copies, _, width = self.trained_keys.shape
+        rows = slice(self.size, self.size + count)
         for trained in (self.trained_keys, self.trained_values):
             device = "cpu" if generator is None else generator.device
             drawn = torch.randn(copies, count, width, generator=generator, device=device)
             trained[:, rows] = 0.02 * drawn.to(trained)
-        self.generation[rows] = self.generation.max() + 1
+        self.generation[rows] = len(self.generations)
+        self.generations += (count,)
+
+    def _load_from_state_dict(self, *arguments: Any) -> None:
+        super()._load_from_state_dict(*arguments)
+        in_use = self.generation[self.generation != UNUSED]
+        self.generations = tuple(in_use.bincount().tolist())

@@ -1,104 +1,95 @@
-"""Routing: which prompts an image selects, and how the frozen and the active ones add up."""
+"""Routing: how much weight an image gives to each prompt, equations (4) to (6)."""
 
-from dataclasses import dataclass
-from typing import Literal, NamedTuple
+from collections.abc import Sequence
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from sodap.prompting.segments import Segments, segmented_entmax
-
-Selection = Literal["entmax", "softmax"]
-Combination = Literal["residual", "joint"]
+from sodap.prompting.entmax import entmax
+from sodap.prompting.options import PromptingOptions
 
 
-class Partition(NamedTuple):
-    """Which rows are routed over together, and what each counts: the same for all layers."""
+class Groups(NamedTuple):
+    """The sets of prompts that are routed separately: consecutive rows of the pool, A last."""
 
-    segments: Segments
-    active: Tensor  # [N] bool, A
-    share: Tensor  # [N], what a row counts for: λ_r in A, or 1 where A stands alone; 1 in F
-    sets: Tensor  # [], how many distributions there are
+    sizes: tuple[int, ...]
+    """Rows of each set."""
+    scales: tuple[float, ...]
+    """What the prompt of each set is multiplied by: λ_r for A beside F, else 1."""
+    active: int
+    """Rows of A, at the end of the last set."""
 
-    def tensors(self) -> list[Tensor]:
-        return [*self.segments.tensors(), self.active, self.share, self.sets]
-
-    def copy(self) -> "Partition":
-        """One that stays as it is when the pool grows."""
-        slot, order, first, end, leads, active, share, sets = (
-            tensor.clone() for tensor in self.tensors()
-        )
-        segments = Segments(slot, order, first, end, leads, self.segments.spans)
-        return Partition(segments, active, share, sets)
+    @property
+    def size(self) -> int:
+        """Rows of all sets."""
+        return sum(self.sizes)
 
 
 class Routing(NamedTuple):
-    """The weights of one layer: a distribution over each set, all side by side."""
+    """Routing weights of one layer: a distribution over each set of prompts, side by side."""
 
     weights: Tensor  # [B, N]
-    partition: Partition
+    groups: Groups
 
     def prompt(self, values: Tensor) -> Tensor:
-        """``p_F + λ_r p_A``: ``values [N, d] -> [B, d]``."""
-        return (self.weights * self.partition.share) @ values.to(self.weights.dtype)
+        """Combine prompt values, equation (6): ``p_F + λ_r p_A``, ``[N, d] -> [B, d]``."""
+        sizes, scales, _ = self.groups
+        weights, values_ = self.weights.split_with_sizes(sizes, -1), values.split_with_sizes(sizes)
+        parts = zip(scales, weights, values_, strict=True)
+        return torch.stack([scale * (w @ v) for scale, w, v in parts]).sum(0)
 
     @property
     def frozen(self) -> Tensor:
-        """The weights over F ``[B, N]``, zero elsewhere."""
-        return self.weights.masked_fill(self.partition.active, 0.0)
+        """Weights over F, ``[B, |F|]``."""
+        return self.weights[:, : self.groups.size - self.groups.active]
 
     @property
     def active(self) -> Tensor:
-        """The weights over A ``[B, N]``, zero elsewhere."""
-        return self.weights.masked_fill(~self.partition.active, 0.0)
+        """Weights over A, ``[B, |A|]``."""
+        return self.weights[:, self.groups.size - self.groups.active :]
 
     @property
     def joined(self) -> Tensor:
-        """One distribution over the whole pool, ``[B, N]``: every set has an equal share."""
-        return self.weights / self.partition.sets
+        """One distribution over the whole pool, ``[B, N]``: the mean of those over the sets."""
+        return self.weights / len(self.groups.sizes)
 
 
-@dataclass(frozen=True)
 class Router:
-    """How logits become weights. ``"joint"`` is one distribution over F and A, without λ_r."""
+    """Turns queries into routing weights; without ``sodap``, by one softmax over all prompts."""
 
-    selection: Selection = "entmax"
-    combination: Combination = "residual"
-    alpha: float = 1.5
-    temperature: float = 1.5
-    residual: float = 0.1
+    def __init__(self, options: PromptingOptions) -> None:
+        self.joint = options.combination == "joint" or not options.sodap
+        self.softmax = options.selection == "softmax" or not options.sodap
+        self.merge = options.merge
+        self.residual = options.residual
+        self.alpha = options.alpha
+        self.temperature = options.temperature
 
-    def partition(self, sets: Tensor) -> Partition:
-        """From ``sets [N]``, the set that each row is in, or -1; the highest is A, the rest are F.
+    def groups(self, generations: Sequence[int]) -> Groups:
+        """Divide the pool's ``generations`` (rows added in each stage) into sets."""
+        *frozen, active = generations
+        if self.joint or not frozen:
+            # In stage 1 there is no F: A is then the whole prompt, not a residual of nothing.
+            return Groups((sum(generations),), (1.0,), active)
+        if self.merge == "paper":
+            frozen = [sum(frozen)]
+        return Groups((*frozen, active), (*[1.0] * len(frozen), self.residual), active)
 
-        A residual routing selects within each set. All that follows from the sets is computed by
-        tensors of shape ``[N]``, so that a recorded step stays right when their number grows.
-        """
-        active = (sets == sets.max()) & (sets >= 0)
-        if self.combination == "joint":
-            segments, scale = Segments.of(sets.clamp(max=0)), 1.0
-        else:
-            segments, scale = Segments.of(sets), self.residual
-        # Stage 1 has no F: A is then the whole prompt, not a residual of nothing.
-        alone = (segments.members == active).all()
-        share = torch.where(active & ~alone, scale, 1.0)
-        return Partition(segments, active, share, segments.leads.sum())
+    def route(self, z: Tensor, keys: Tensor, groups: Groups) -> Routing:
+        """Route compressed queries ``[B, d]`` over keys ``[N, d]`` by cosine similarity."""
+        logits = unit(z) @ unit(keys).mT  # [B, N]
+        weights = [self.select(part) for part in logits.split_with_sizes(groups.sizes, -1)]  # (5)
+        return Routing(torch.cat(weights, -1), groups)
 
-    def route(self, query: Tensor, keys: Tensor, partition: Partition) -> Routing:
-        """Route ``query [B, d]`` over ``keys [N, d]`` of length one (`unit`) by cosine similarity.
-
-        Always computed in at least float32.
-        """
-        with torch.autocast(query.device.type, enabled=False):
-            logits = unit(query) @ keys.mT  # [B, N]
-            alpha = self.alpha if self.selection == "entmax" else 1.0
-            weights = segmented_entmax(
-                logits, partition.segments, alpha, temperature=self.temperature
-            )
-        return Routing(weights, partition)
+    def select(self, logits: Tensor) -> Tensor:
+        """Turn the logits of one set into a distribution over it, equation (4)."""
+        if self.softmax:
+            return (logits / self.temperature).softmax(-1)
+        return entmax(logits, self.alpha, temperature=self.temperature)
 
 
 def unit(rows: Tensor) -> Tensor:
-    """Rows ``[..., d]`` at length one, in at least float32."""
-    return F.normalize(rows.to(torch.promote_types(rows.dtype, torch.float32)), dim=-1, eps=1e-6)
+    """Scale rows ``[..., d]`` to length one."""
+    return F.normalize(rows, dim=-1, eps=1e-6)

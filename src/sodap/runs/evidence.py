@@ -28,7 +28,6 @@ from sodap.learning.fusing import fused
 from sodap.learning.precision import tensor_cores
 from sodap.learning.trace import Trace
 from sodap.methods import Method
-from sodap.prompting import Routing
 from sodap.randomness import Randomness
 from sodap.storage import has_state, load_state, save_state
 from sodap.streams import Domain, Split, Stage
@@ -80,12 +79,11 @@ def evidence_of(
         tensors[f"answers.{index}"] = said.classes.to(torch.int16)
         tensors[f"confidence.{index}"] = said.confidence
         tensors[f"labels.{index}"] = domain.test.labels.to("cpu", torch.int16)
-    in_use = None if pool is None else pool["frozen"] + pool["active"]
     for index, domain in enumerate(tested[: stage.number]):
         drawn = index in (0, stage.number - 1)  # an old domain and the new one
         tensors |= {
             f"{name}.{index}": value
-            for name, value in _routing_of(learner, domain.test, in_use, drawn).items()
+            for name, value in _routing_of(learner, domain.test, drawn).items()
         }
     likeness = prompt_likeness(learner.method)
     if likeness is not None:
@@ -114,9 +112,7 @@ def images_to_look_at(split: Split, classes: int) -> tuple[Tensor, Tensor]:
 
 
 @torch.inference_mode()
-def _routing_of(
-    learner: Learner, split: Split, in_use: int | None, drawn: bool
-) -> dict[str, Tensor]:
+def _routing_of(learner: Learner, split: Split, drawn: bool) -> dict[str, Tensor]:
     """How often each prompt is selected by images of a split, and how each single image does it."""
     counted, shown = images_to_look_at(split, len(learner.classes))
     extra = shown[~torch.isin(shown, counted)] if drawn else shown[:0]
@@ -127,7 +123,7 @@ def _routing_of(
         found = method.routing(method.backbone.prepare(images))
     if found is None:
         return {}
-    weights = _within_sets(found, in_use)  # [B, L, N]
+    weights = torch.stack([r.weights for r in found], 1)  # [B, L, N], every set sums to 1
     some = slice(len(counted))
     support = [
         torch.stack([(chosen > 0).sum(-1) for chosen in part], 1)
@@ -135,7 +131,7 @@ def _routing_of(
     ]
     tensors = {
         "frequency": (weights[some] > 0).float().mean(0),  # [L, N]
-        "usage": torch.stack([r.joined[some, :in_use].mean(0) for r in found]),  # [L, N]
+        "usage": torch.stack([r.joined[some].mean(0) for r in found]),  # [L, N]
         "support": torch.stack(support, -1).to(torch.int16),  # [B, L, 2]
     }
     if drawn:
@@ -144,11 +140,6 @@ def _routing_of(
         tensors["shown_classes"] = split.labels[shown]
         tensors["weights"] = weights[[place[position] for position in shown.tolist()]].half()
     return tensors
-
-
-def _within_sets(found: Sequence[Routing], in_use: int | None) -> Tensor:
-    """Weights within the set that a prompt is routed in, `[B, L, N]`: every set sums to 1."""
-    return torch.stack([(r.frozen + r.active)[:, :in_use] for r in found], 1)
 
 
 @torch.no_grad()

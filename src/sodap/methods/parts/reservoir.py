@@ -1,4 +1,4 @@
-"""A random sample of fixed size from a stream of images of unknown length."""
+"""A fixed number of images from a stream of unknown length, each as likely to be kept."""
 
 from __future__ import annotations
 
@@ -9,11 +9,10 @@ from sodap.preserving.exact import ExactModule
 
 
 class Reservoir(ExactModule):
-    """Reservoir sampling (Vitter's algorithm R) of images with their labels and logits.
+    """Vitter's reservoir: the n-th item enters with probability M / n and replaces any other.
 
-    Item n replaces a random one of the M kept items with probability M / n, so that after n items
-    each of them is kept with the same probability M / n. Buffers have a fixed shape; `seen` counts
-    the items so far.
+    After n items every one of them is kept with probability M / n, so that no part of the stream
+    is favoured. The buffers never change their shape; `seen` tells how much of them is filled.
     """
 
     images: Tensor  # uint8 [M, 3, S, S]
@@ -30,19 +29,23 @@ class Reservoir(ExactModule):
         self.register_buffer("seen", torch.zeros((), dtype=torch.int64))
 
     def __len__(self) -> int:
-        """Number of kept items; synchronises with the device."""
+        """How many items are kept; asks the device."""
         return min(int(self.seen), len(self.labels))
 
     @torch.no_grad()
     def add(self, images: Tensor, labels: Tensor, logits: Tensor, draws: Tensor) -> None:
-        """Offer a batch; uniform `draws` `[B]` in [0, 1) decide which items enter, and where."""
+        """Pass a batch by the reservoir; `draws` `[B]` in [0, 1) decide who enters and where."""
         size, seen = len(self.labels), int(self.seen)
         numbers = torch.arange(seen + 1, seen + len(labels) + 1, dtype=torch.float64)
-        slots = (draws.cpu().double() * numbers).long()  # slots from M on mean: not kept
+        slots = (draws.cpu().double() * numbers).long()  # one of n places; the first M are kept
         slots = torch.where(numbers <= size, numbers.long() - 1, slots)
-        # If two items of the batch draw the same slot, the later one stays.
+        # In the order of arrival: of two items for one place, the later stays.
         last = {slot: item for item, slot in enumerate(slots.tolist()) if slot < size}
-        slots_used, items = list(last.keys()), list(last.values())
-        for kept, new in ((self.images, images), (self.labels, labels), (self.logits, logits)):
-            kept[slots_used] = new[items].to(kept.dtype)
+        places, chosen = list(last.keys()), list(last.values())
+        for kept, new in (
+            (self.images, images),
+            (self.labels, labels),
+            (self.logits, logits),
+        ):
+            kept[places] = new[chosen].to(kept.dtype)
         self.seen += len(labels)

@@ -1,1 +1,0 @@
-"""Figures of a run, drawn with Matplotlib, and their conversion to SVG and PNG."""

@@ -1,1 +1,0 @@
-"""HTML pages: the sections of a report, their templates and the writing of the files."""

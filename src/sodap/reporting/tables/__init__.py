@@ -1,1 +1,0 @@
-"""Tables that compare methods over seeds, and whether their differences are more than noise."""
