@@ -12,7 +12,7 @@ from benchmarks import page
 from tools import results
 
 from sodap.evaluation import summary
-from sodap.reporting.tables import row_of
+from sodap.reporting.tables.stream_table import row_of
 from tests.reporting.made_runs import a_record, write
 
 COMMIT = "0123456789abcdef0123456789abcdef01234567"

@@ -25,9 +25,10 @@ import numpy as np
 from sodap.evaluation import Spread
 from sodap.grids.search import one_beyond
 from sodap.grids.variants import read_entry
-from sodap.reporting.claims import Claim, claims
-from sodap.reporting.formats import as_markdown, show, show_claim
-from sodap.reporting.tables import (
+from sodap.reporting.tables.conclusion import verdict
+from sodap.reporting.tables.formats import as_markdown, show, show_claim
+from sodap.reporting.tables.significance import Claim, claims
+from sodap.reporting.tables.stream_table import (
     CONSTANT,
     MAIN,
     METRICS,
@@ -38,7 +39,6 @@ from sodap.reporting.tables import (
     mixtures,
     row_of,
 )
-from sodap.reporting.verdict import verdict
 
 ROOT = Path(__file__).resolve().parents[1]
 RESULTS = ROOT / "results"

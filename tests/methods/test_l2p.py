@@ -18,7 +18,8 @@ from sodap.backbones import FrozenViT, build_backbone
 from sodap.errors import SodapError
 from sodap.learning import Learner, Training, load
 from sodap.methods import L2P, build_method
-from sodap.methods.parts.query_key import cosines, nearest
+from sodap.methods.parts.query_key import nearest
+from sodap.methods.parts.similarity import cosine_similarity
 from sodap.randomness import Randomness
 from sodap.streams import Stream
 
@@ -69,7 +70,7 @@ def test_the_nearest_keys(seed: int, batch: int, pool: int, data: st.DataObject)
     query = torch.randn(batch, 8, generator=generator)
     keys = torch.randn(pool, 8, generator=generator) * 0.02
     expected = likeness_in_numpy(query, keys)
-    found = cosines(query, keys)
+    found = cosine_similarity(query, keys)
     np.testing.assert_allclose(found.numpy(), expected, atol=1e-6)
     chosen = nearest(found, count, vote=False).numpy()
     assert all(len(set(row)) == count for row in chosen.tolist())

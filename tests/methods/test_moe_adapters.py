@@ -123,7 +123,7 @@ def filled_block(experts: int, chosen: int) -> ExpertBlock:
     block = ExpertBlock(
         8,
         experts=experts,
-        chosen=chosen,
+        top_k=chosen,
         bottleneck=3,
         scale=0.1,
         dropout=0.5,
@@ -206,7 +206,7 @@ def test_mixed_precision() -> None:
 
 def frozen_weights(method: MoeAdapters) -> list[Tensor]:
     names = ("down", "down_bias", "up", "up_bias")
-    return [b._read(n)[b.frozen].detach().clone() for b in method._blocks() for n in names]
+    return [b.expert_weights(n)[b.frozen].detach().clone() for b in method._blocks() for n in names]
 
 
 def test_frozen_experts_and_old_routers_are_bit_identical() -> None:
@@ -235,7 +235,7 @@ def test_frozen_experts_and_old_routers_are_bit_identical() -> None:
 
     names = ("down", "down_bias", "up", "up_bias")
     now = [
-        block._read(name)[mask]
+        block.expert_weights(name)[mask]
         for block, mask in zip(method._blocks(), masks, strict=True)
         for name in names
     ]
@@ -272,13 +272,13 @@ def test_the_most_used_experts_are_frozen() -> None:
 def test_frozen_experts_stay_selectable_and_freezing_ends() -> None:
     block = filled_block(3, 2)
     block.freeze(torch.tensor([0, 2]))
-    kept = block._read("up")[0].clone()
+    kept = block.expert_weights("up")[0].clone()
     with torch.no_grad():
         block.up.zero_()
     block.freeze(torch.tensor([2, 1]))
-    assert torch.equal(block._read("up")[0], kept)
+    assert torch.equal(block.expert_weights("up")[0], kept)
     assert block.frozen.all()
-    assert not block._read("up")[1].any()
+    assert not block.expert_weights("up")[1].any()
     assert block.trainable_count() == block.router.weight.numel()
 
 
@@ -339,7 +339,7 @@ def test_gates_keep_their_precision_under_autocast(experts: int) -> None:
     block = ExpertBlock(
         4,
         experts=experts,
-        chosen=2,
+        top_k=2,
         bottleneck=3,
         scale=1.0,
         dropout=0.0,
@@ -360,7 +360,7 @@ def test_each_image_gets_the_router_of_its_domain(
 ) -> None:
     method, images = method_of(seasoned), some_images(6)
     chosen = torch.tensor([0, 1, 2, 2, 1, 0])
-    monkeypatch.setattr(method.selector, "nearest", lambda features, together: chosen)
+    monkeypatch.setattr(method.selector, "nearest", lambda features, batchwise: chosen)
     found = method(images)
     for domain in range(3):
         alone = copy.deepcopy(method)
@@ -449,7 +449,7 @@ def test_text_head_says_what_it_needs(tmp_path: Path, monkeypatch: pytest.Monkey
     backbone = build_backbone()
     for lacking in whole:
         some = {key: value for key, value in whole.items() if key != lacking}
-        with pytest.raises(SodapError, match=r"needs prompts \(a list of 3 wordings"):
+        with pytest.raises(SodapError, match=r"needs prompts \(3 wordings"):
             text_method(backbone, **some)
     with pytest.raises(SodapError, match="there is no weights file"):
         text_method(backbone, **whole)
@@ -509,7 +509,7 @@ def test_a_clip_model_as_backbone_and_head(tmp_path: Path) -> None:
 
     with pytest.raises(SodapError, match="is not the image encoder"):
         text_method(frozen(other), **fine)
-    with pytest.raises(SodapError, match="knows no model 'Tiny'"):
+    with pytest.raises(SodapError, match="no model 'Tiny'"):
         text_method(frozen(vit), **fine | {"text_model": "Tiny"})
-    with pytest.raises(SodapError, match="does not fit open_clip's Other-CLIP"):
+    with pytest.raises(SodapError, match="does not fit the model Other-CLIP"):
         text_method(frozen(vit), **fine | {"text_model": "Other-CLIP"})

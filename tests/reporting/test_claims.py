@@ -8,7 +8,7 @@ from scipy import stats  # type: ignore[import-untyped]
 
 from sodap.evaluation import paired_bootstrap
 from sodap.reporting import StreamTable, make_tables, verdict
-from sodap.reporting.claims import claims, holm, p_value
+from sodap.reporting.tables.significance import claims, holm, p_value
 from tests.reporting.made_runs import a_record
 
 ACCURACY = "average_accuracy"

@@ -10,7 +10,7 @@ import pytest
 
 from sodap.errors import SodapError
 from sodap.reporting import demo_page
-from sodap.reporting.lead import lead
+from sodap.reporting.pages.lead import lead
 
 from .made_records import CLASSES, made_log, made_record, made_stream
 

@@ -22,8 +22,8 @@ from sodap.reporting import (
     samples,
     to_svg,
 )
-from sodap.reporting.loss_figures import group_means, losses_by_step, unweighed
-from sodap.reporting.svg import lay_out
+from sodap.reporting.figures.losses import group_means, losses_by_step, unweighed
+from sodap.reporting.figures.svg import lay_out
 
 from .made_records import CLASSES, DOMAINS, made_log, made_record, made_stream, made_traces
 

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from sodap.reporting.lead import lead
+from sodap.reporting.pages.lead import lead
 
 from .made_records import made_record
 

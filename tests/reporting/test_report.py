@@ -25,10 +25,8 @@ from PIL import Image
 
 from sodap.errors import SodapError
 from sodap.evaluation import effects, metric_intervals, reliability, summary
-from sodap.reporting.blocks import Card, Cell, Drawing, Prose, Section, Table
-from sodap.reporting.formats import rows_of
-from sodap.reporting.report import report_page, write_report
-from sodap.reporting.runs import (
+from sodap.reporting.figures.svg import lay_out
+from sodap.reporting.loading import (
     ShownRun,
     find_runs,
     labelled,
@@ -36,8 +34,8 @@ from sodap.reporting.runs import (
     with_composition,
     with_stream,
 )
-from sodap.reporting.sections import sections_of
-from sodap.reporting.sections.comparison import (
+from sodap.reporting.pages.blocks import Card, Cell, Drawing, Prose, Section, Table
+from sodap.reporting.pages.comparison import (
     comparison_sections,
     differences_table,
     images_table,
@@ -45,29 +43,29 @@ from sodap.reporting.sections.comparison import (
     runs_table,
     shaded_matrix,
 )
-from sodap.reporting.sections.composition import (
+from sodap.reporting.pages.composition import (
     composition_figure,
     effects_figure,
     effects_table,
     probe_figure,
 )
-from sodap.reporting.sections.cost import cost_table, stage_seconds, time_figure
-from sodap.reporting.sections.growth import (
+from sodap.reporting.pages.cost import cost_table, stage_seconds, time_figure
+from sodap.reporting.pages.growth import (
     drift_figure,
     drift_table,
     growth_section,
     pool_table,
 )
-from sodap.reporting.sections.likeness import likeness_figure
-from sodap.reporting.sections.origin import troubles
-from sodap.reporting.sections.results import (
+from sodap.reporting.pages.origin import troubles
+from sodap.reporting.pages.report import report_page, write_report
+from sodap.reporting.pages.results import (
     calibration,
     calibration_figure,
     confusion_figure,
     metrics_table,
     recall_figure,
 )
-from sodap.reporting.sections.routing import (
+from sodap.reporting.pages.routing import (
     frequency,
     frequency_figure,
     images_figure,
@@ -76,15 +74,17 @@ from sodap.reporting.sections.routing import (
     support_figure,
     variety,
 )
-from sodap.reporting.sections.stream import checks_table, counts_table
-from sodap.reporting.sections.training import (
+from sodap.reporting.pages.sections import sections_of
+from sodap.reporting.pages.similarity import likeness_figure
+from sodap.reporting.pages.stream import checks_table, counts_table
+from sodap.reporting.pages.training import (
     kept_epochs,
     losses_drawing,
     schedule_figure,
     stops_table,
 )
-from sodap.reporting.svg import lay_out
-from sodap.reporting.tables import METRICS, make_tables
+from sodap.reporting.tables.formats import rows_of
+from sodap.reporting.tables.stream_table import METRICS, make_tables
 from sodap.runs import RunCallback, load_config, run
 from sodap.storage import load_state
 from sodap.streams import Stage
@@ -439,7 +439,7 @@ def test_losses_and_weights_of_every_step_are_drawn(home: Path, full: ShownRun) 
 def test_the_steps_of_a_long_run_are_thinned_and_that_is_said(
     full: ShownRun, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("sodap.reporting.sections.training.MOST_POINTS", 5)
+    monkeypatch.setattr("sodap.reporting.pages.training.MOST_POINTS", 5)
     drawing = losses_drawing(full)
     assert "at 12 steps, each point the mean of 3" in drawing.caption
     ce = full.steps[0][2].losses["ce"].numpy()

@@ -6,10 +6,10 @@ from dataclasses import replace
 
 import pytest
 
-from sodap.reporting.report import report_page
-from sodap.reporting.runs import ShownRun, find_runs
-from sodap.reporting.sections import sections_of
-from sodap.reporting.sections.comparison import comparison_sections
+from sodap.reporting.loading import ShownRun, find_runs
+from sodap.reporting.pages.comparison import comparison_sections
+from sodap.reporting.pages.report import report_page
+from sodap.reporting.pages.sections import sections_of
 from sodap.runs import load_config, run
 from tests.conftest import make_stream
 

@@ -24,9 +24,9 @@ from sodap.reporting import (
     make_tables,
     verdict,
 )
-from sodap.reporting.claims import claims
-from sodap.reporting.formats import show, show_spread
-from sodap.reporting.tables import mixtures
+from sodap.reporting.tables.formats import show, show_spread
+from sodap.reporting.tables.significance import claims
+from sodap.reporting.tables.stream_table import mixtures
 from tests.reporting.made_runs import a_record, write
 
 ALL = list(METRICS.values())
@@ -144,7 +144,7 @@ def test_markdown() -> None:
     assert lines[0] == "| method | seeds | AvgACC | stored | AvgACC minus `ridge` |"
     assert lines[2] == "| `ridge` | 5 | **0.900 ± 0.001** | 20.6 kB | – |"
     assert lines[3].startswith("| `residual-sodap` | 5 | 0.800 ± 0.001 | 20.6 kB | **-0.100 (")
-    assert lines[5] == "| constant | – | 0.525 | 0 | – |"
+    assert lines[5] == "| constant | – | 0.525 | 0 B | – |"
     *grid, blank, told = lines
     assert {line.count("|") for line in grid} == {6}
     assert blank == ""
@@ -226,7 +226,7 @@ def test_text_fits_80_columns() -> None:
     [
         ("average_accuracy", -0.0001, "0.000"),
         ("average_accuracy", None, "–"),
-        ("stored_bytes", 0.0, "0"),
+        ("stored_bytes", 0.0, "0 B"),
         ("stored_bytes", 640.0, "640 B"),
         ("stored_bytes", 64_384_192.0, "64.4 MB"),
         ("trainable_parameters", 523_018.0, "523k"),

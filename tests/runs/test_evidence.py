@@ -14,7 +14,7 @@ from tests.conftest import make_stream
 from sodap.errors import SodapError
 from sodap.evaluation import accuracy, confusion_matrix
 from sodap.learning import load
-from sodap.methods.ridge import PENALTIES
+from sodap.methods.parts.second_moments import PENALTIES
 from sodap.runs import load_config, run
 from sodap.runs.composition import compose, read_composition
 from sodap.runs.evidence import (

@@ -27,7 +27,7 @@ from sodap.reporting import (
     make_tables,
     verdict,
 )
-from sodap.reporting.tables import mixtures
+from sodap.reporting.tables.stream_table import mixtures
 
 FORMATS = ("text", "markdown", "latex", "csv")
 

@@ -10,8 +10,8 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn
 
 from sodap.errors import SodapError
-from sodap.reporting.report import write_report
-from sodap.reporting.runs import ShownRun, find_runs, with_composition, with_stream
+from sodap.reporting.loading import ShownRun, find_runs, with_composition, with_stream
+from sodap.reporting.pages.report import write_report
 
 
 def run_report(

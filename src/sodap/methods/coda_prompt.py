@@ -15,8 +15,9 @@ from pydantic import Field
 from torch import Tensor
 
 from sodap.methods.base import Batch
+from sodap.methods.parts.growing_pool import orthogonality_penalty, weighted_prefix
 from sodap.methods.parts.growing_prompts import GrowingPrefixes, GrowingPrefixesConfig, Length, Rows
-from sodap.methods.parts.prefix_pool import attended_cosine, orthogonality, prefix_halves
+from sodap.methods.parts.similarity import attended_cosine_similarity
 from sodap.methods.registry import register_method
 
 FIRST_RELEASE = 1e-6
@@ -66,8 +67,10 @@ class CodaPrompt(GrowingPrefixes):
         assert self.pool.attention is not None
         keys, prompts = self.pool.keys.rows, self.pool.prompts.rows
         with torch.autocast(query.device.type, enabled=False):
-            weights = attended_cosine(query.to(keys.dtype), self.pool.attention.rows, keys)
-            return prefix_halves(weights, prompts, self.pool.width)
+            weights = attended_cosine_similarity(
+                query.to(keys.dtype), self.pool.attention.rows, keys
+            )
+            return weighted_prefix(weights, prompts, self.pool.width)
 
     def losses(self, batch: Batch) -> dict[str, Tensor]:
         losses = super().losses(batch)
@@ -82,4 +85,4 @@ class CodaPrompt(GrowingPrefixes):
     def penalty(self) -> Tensor:
         """How far keys, prompts and attention, old and new together, are from orthonormal."""
         with torch.autocast(self.head.weight.device.type, enabled=False):
-            return torch.stack([orthogonality(each.rows) for each in self.pool.sets]).sum()
+            return torch.stack([orthogonality_penalty(each.rows) for each in self.pool.sets]).sum()

@@ -15,7 +15,8 @@ from torch import Tensor, nn
 from sodap.backbones import FrozenViT
 from sodap.errors import SodapError
 from sodap.methods.base import Batch, MethodConfig, Observations, StageInfo
-from sodap.methods.parts.query_key import QueryKeyConfig, QueryKeyMethod, cosines, distance, nearest
+from sodap.methods.parts.query_key import QueryKeyConfig, QueryKeyMethod, distance, nearest
+from sodap.methods.parts.similarity import cosine_similarity
 from sodap.methods.registry import register_method
 from sodap.randomness import Randomness
 
@@ -117,7 +118,7 @@ class DualPrompt(QueryKeyMethod):
 
     def forward(self, images: Tensor) -> Tensor:
         experts, keys = self._choice()
-        likeness = cosines(self.query(images), keys)
+        likeness = cosine_similarity(self.query(images), keys)
         chosen = nearest(likeness, self.config.top_k, vote=self.config.faithful)  # [B, k]
         logits: Tensor = self.head(self.features(images, experts[:, :, chosen]))
         return logits
@@ -126,7 +127,7 @@ class DualPrompt(QueryKeyMethod):
         """In training nothing is chosen: every image gets the slice of its stage."""
         experts = self.experts.unsqueeze(2).expand(-1, -1, len(batch.images), -1, -1, -1)
         logits = self.head(self.features(batch.images, experts))
-        likeness = cosines(self.query(batch.images), self.keys)
+        likeness = cosine_similarity(self.query(batch.images), self.keys)
         return {
             "ce": F.cross_entropy(logits, batch.labels),
             "pull": self.config.pull * distance(likeness),

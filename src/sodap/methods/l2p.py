@@ -13,7 +13,8 @@ from torch import Tensor, nn
 
 from sodap.backbones import FrozenViT
 from sodap.methods.base import Batch, MethodConfig, Observations, StageInfo
-from sodap.methods.parts.query_key import QueryKeyConfig, QueryKeyMethod, cosines, distance, nearest
+from sodap.methods.parts.query_key import QueryKeyConfig, QueryKeyMethod, distance, nearest
+from sodap.methods.parts.similarity import cosine_similarity
 from sodap.methods.registry import register_method
 from sodap.randomness import Randomness
 
@@ -65,7 +66,7 @@ class L2P(QueryKeyMethod):
         return self.backbone.norm(leaving).float().mean(1)
 
     def forward(self, images: Tensor) -> Tensor:
-        likeness = cosines(self.query(images), self.keys)
+        likeness = cosine_similarity(self.query(images), self.keys)
         if not self.config.faithful:
             # A key that was never pulled anywhere is near an image by chance: it comes last.
             likeness = torch.where(self.trained, likeness, likeness - 4)
@@ -74,7 +75,7 @@ class L2P(QueryKeyMethod):
         return logits
 
     def losses(self, batch: Batch) -> dict[str, Tensor]:
-        likeness = cosines(self.query(batch.images), self.keys)
+        likeness = cosine_similarity(self.query(batch.images), self.keys)
         chosen = nearest(likeness.detach(), self.config.top_k, vote=self.config.faithful)
         self._chosen = chosen
         logits = self.head(self.features(batch.images, chosen))

@@ -31,8 +31,8 @@ from sodap.methods.base import (
     StageInfo,
     tensor_bytes,
 )
+from sodap.methods.parts.domain_selector import DomainSelector
 from sodap.methods.parts.experts import ExpertBlock
-from sodap.methods.parts.selector import DomainSelector
 from sodap.methods.parts.text_head import clip_text_head
 from sodap.methods.registry import register_method
 from sodap.randomness import Randomness
@@ -99,7 +99,7 @@ class MoeAdapters(Method):
             ExpertBlock(
                 backbone.width,
                 experts=c.expert_count,
-                chosen=c.top_k,
+                top_k=c.top_k,
                 bottleneck=c.bottleneck,
                 scale=c.scale,
                 dropout=c.dropout,
@@ -152,7 +152,7 @@ class MoeAdapters(Method):
         if self.selector.domains < 2:
             return None
         features = self._plain_features(images)
-        return self.selector.nearest(features, together=self.config.faithful)
+        return self.selector.nearest(features, batchwise=self.config.faithful)
 
     @torch.no_grad()
     def _plain_features(self, images: Tensor) -> Tensor:
@@ -200,7 +200,7 @@ class MoeAdapters(Method):
 
         def beside(layer: int, tokens: Tensor) -> Tensor:
             gates = blocks[layer].route(tokens[:, 0])
-            used[layer] += gates.picks(blocks[layer].experts).sum((0, 1))
+            used[layer] += gates.one_hot(blocks[layer].experts).sum((0, 1))
             added: Tensor = blocks[layer](tokens, gates)
             return added
 

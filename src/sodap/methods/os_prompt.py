@@ -21,8 +21,9 @@ from pydantic import Field
 from torch import Tensor
 
 from sodap.methods.base import Batch
+from sodap.methods.parts.growing_pool import GrowingPool, weighted_prefix
 from sodap.methods.parts.growing_prompts import GrowingPrefixes, GrowingPrefixesConfig, Length, Rows
-from sodap.methods.parts.prefix_pool import PrefixPool, cosine, prefix_halves
+from sodap.methods.parts.similarity import cosine_similarity
 from sodap.methods.registry import register_method
 
 QueryDistance = Literal["sim", "feat"]
@@ -38,7 +39,7 @@ class OSPromptConfig(GrowingPrefixesConfig):
 class AskingPass:
     """One pass through the backbone, as its `prefix`: what each block asked, and was given."""
 
-    def __init__(self, pool: PrefixPool) -> None:
+    def __init__(self, pool: GrowingPool) -> None:
         self.width = pool.width
         self.keys = pool.keys.rows  # [L, N, D]
         self.prompts = pool.prompts.rows  # [L, N, length · D]
@@ -50,8 +51,8 @@ class AskingPass:
         with torch.autocast(tokens.device.type, enabled=False):
             query = tokens[:, 0].to(self.keys.dtype)
             self.asked.append(query)
-            weights = cosine(query, self.keys[layer])
-            return prefix_halves(weights, self.prompts[layer], self.width)
+            weights = cosine_similarity(query, self.keys[layer])
+            return weighted_prefix(weights, self.prompts[layer], self.width)
 
     @property
     def queries(self) -> Tensor:
@@ -125,7 +126,7 @@ def similarity_distance(queries: Tensor, reference: Tensor, keys: Tensor) -> Ten
 
     `[L, B, D], [B, D], [L, N, D] -> []`. Block 0, whose query is a constant, still moves its keys.
     """
-    apart = cosine(queries, keys) - cosine(reference, keys)  # [L, B, N]
+    apart = cosine_similarity(queries, keys) - cosine_similarity(reference, keys)  # [L, B, N]
     return apart.square().sum(-1).mean(-1).sum()
 
 

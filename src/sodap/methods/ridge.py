@@ -22,11 +22,9 @@ from sodap.methods.base import (
     StageInfo,
     tensor_bytes,
 )
-from sodap.methods.parts.second_moments import SecondMoments, with_constant
+from sodap.methods.parts.second_moments import SecondMoments, solve_ridge, with_constant
 from sodap.methods.registry import register_method
 from sodap.randomness import Randomness
-
-PENALTIES = tuple(10.0**exponent for exponent in range(-6, 3))
 
 
 class RidgeConfig(MethodConfig):
@@ -79,11 +77,9 @@ class Ridge(Method):
             for images, labels in batches:
                 sums.update(self.features(images), labels)
         # Validation images of all stages decide: those of one small domain alone would mislead.
-        heads = {penalty: self.train_sums.solve(penalty) for penalty in PENALTIES}
-        errors = {penalty: float(self.val_sums.error(head)) for penalty, head in heads.items()}
-        best = min(errors, key=errors.__getitem__)
-        self.weight.copy_(heads[best])
-        return {"penalty": best}
+        head, penalty = solve_ridge(self.train_sums, self.val_sums)
+        self.weight.copy_(head)
+        return {"penalty": penalty}
 
     def stored(self) -> list[Asset]:
         size = tensor_bytes(self.train_sums, self.val_sums)

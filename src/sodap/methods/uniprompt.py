@@ -26,8 +26,9 @@ from pydantic import Field
 from torch import Tensor
 
 from sodap.methods.base import MethodConfig
+from sodap.methods.parts.growing_pool import GrowingPool
 from sodap.methods.parts.growing_prompts import GrowingPrompts
-from sodap.methods.parts.prefix_pool import PrefixPool, cosine
+from sodap.methods.parts.similarity import cosine_similarity
 from sodap.methods.registry import register_method
 
 
@@ -59,9 +60,9 @@ class UniPrompt(GrowingPrompts):
 
     config: UniPromptConfig
 
-    def first_pool(self, generator: torch.Generator) -> PrefixPool:
+    def first_pool(self, generator: torch.Generator) -> GrowingPool:
         rows = self.config.pool_size
-        return PrefixPool(self.backbone.width, layers=1, length=1, rows=rows, generator=generator)
+        return GrowingPool(self.backbone.width, layers=1, length=1, rows=rows, generator=generator)
 
     @property
     def rows_per_stage(self) -> int:
@@ -86,4 +87,4 @@ class UniPrompt(GrowingPrompts):
         """`[B, D], [N, D] -> [B, N]`: every prompt has a part in the answer."""
         if self.config.faithful:
             return query @ keys.mT
-        return (cosine(query, keys) / self.config.temperature).softmax(dim=-1)
+        return (cosine_similarity(query, keys) / self.config.temperature).softmax(dim=-1)

@@ -1,4 +1,4 @@
-"""Sums that must not lose digits."""
+"""Modules whose statistics keep their precision."""
 
 from __future__ import annotations
 
@@ -9,9 +9,9 @@ from torch import Tensor, nn
 
 
 class ExactModule(nn.Module):
-    """A module whose buffers follow to any device and keep their precision there.
+    """Module whose buffers move between devices but keep their dtype.
 
-    `model.half()` and the like reach every buffer; float64 statistics must not become float16.
+    `model.half()` converts every floating-point buffer; float64 sums must not become float16.
     """
 
     def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> Self:

@@ -21,8 +21,7 @@ from torch import Tensor, nn
 from sodap.errors import SodapError
 from sodap.evaluation import accuracy, confusion_matrix, macro_f1
 from sodap.learning import Learner, load
-from sodap.methods.parts.second_moments import SecondMoments, with_constant
-from sodap.methods.ridge import PENALTIES
+from sodap.methods.parts.second_moments import SecondMoments, solve_ridge, with_constant
 from sodap.randomness import Randomness
 from sodap.storage import has_state, load_state, read_json, write_json
 from sodap.streams import Domain, Split, Stream
@@ -180,11 +179,9 @@ def _probes(learner: Learner, stream: Stream, tests: Sequence[Tensor]) -> dict[s
     for domain, test in zip(stream.domains, tests, strict=False):
         train, val = _sums(learner, domain, "train"), _sums(learner, domain, "val")
         for total, part in ((all_train, train), (all_val, val)):
-            total.gram += part.gram
-            total.cross += part.cross
-            total.count += part.count
-        own.append(_probe_accuracy(_probe(train, val), test, domain.test.labels))
-    joint = _probe(all_train, all_val)
+            total.merge(part)
+        own.append(_probe_accuracy(solve_ridge(train, val)[0], test, domain.test.labels))
+    joint = solve_ridge(all_train, all_val)[0]
     return {
         "own": own,
         "joint": [
@@ -203,12 +200,6 @@ def _sums(learner: Learner, domain: Domain, kind: str) -> SecondMoments:
     sums = SecondMoments(len(learner.classes), features.shape[1])
     sums.update(features, part.labels)
     return sums
-
-
-def _probe(train: SecondMoments, val: SecondMoments) -> Tensor:
-    """W `[D+1, C]` with the penalty that validation images like best."""
-    heads = [train.solve(penalty) for penalty in PENALTIES]
-    return min(heads, key=lambda head: float(val.error(head)))
 
 
 def _probe_accuracy(head: Tensor, features: Tensor, labels: Tensor) -> float:

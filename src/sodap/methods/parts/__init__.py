@@ -1,1 +1,1 @@
-"""Building blocks that the baselines share; none of them is a method by itself."""
+"""Building blocks shared by the baselines; none of them is a method itself."""

@@ -16,7 +16,7 @@ from torch import Tensor
 
 from sodap.backbones import FrozenViT
 from sodap.methods.base import Batch, LinearHead, Method, MethodConfig, Observations, StageInfo
-from sodap.methods.parts.prefix_pool import PrefixPool
+from sodap.methods.parts.growing_pool import GrowingPool
 from sodap.randomness import Randomness
 
 
@@ -35,7 +35,7 @@ class GrowingPrompts(Method):
         self.head = LinearHead(backbone.width, classes, randomness.generator("init head"))
 
     @abstractmethod
-    def first_pool(self, generator: torch.Generator) -> PrefixPool:
+    def first_pool(self, generator: torch.Generator) -> GrowingPool:
         """The pool of stage 1."""
 
     @property
@@ -102,8 +102,8 @@ class GrowingPrefixes(GrowingPrompts):
 
     config: GrowingPrefixesConfig
 
-    def first_pool(self, generator: torch.Generator) -> PrefixPool:
-        return PrefixPool(
+    def first_pool(self, generator: torch.Generator) -> GrowingPool:
+        return GrowingPool(
             self.backbone.width,
             layers=min(self.config.layers, self.backbone.depth),
             length=self.config.length,

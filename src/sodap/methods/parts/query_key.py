@@ -10,7 +10,6 @@ from __future__ import annotations
 from typing import Any
 
 import torch
-import torch.nn.functional as F
 from pydantic import Field, ValidationInfo, field_validator
 from torch import Tensor, nn
 
@@ -81,12 +80,6 @@ class QueryKeyMethod(Method):
             {"params": [self.head.weight], "lr": lr, "weight_decay": weight_decay},
             {"params": free, "lr": lr, "weight_decay": 0.0},
         ]
-
-
-def cosines(query: Tensor, keys: Tensor) -> Tensor:
-    """Queries `[B, D]`, keys `[N, D]` -> how alike they are, `[B, N]`, in float32."""
-    with torch.autocast(query.device.type, enabled=False):
-        return F.normalize(query.float(), dim=-1) @ F.normalize(keys.float(), dim=-1).mT
 
 
 def nearest(likeness: Tensor, count: int, *, vote: bool) -> Tensor:

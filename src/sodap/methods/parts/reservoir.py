@@ -1,4 +1,4 @@
-"""A fixed number of images from a stream of unknown length, each as likely to be kept."""
+"""A random sample of fixed size from a stream of images of unknown length."""
 
 from __future__ import annotations
 
@@ -9,10 +9,11 @@ from sodap.preserving.exact import ExactModule
 
 
 class Reservoir(ExactModule):
-    """Vitter's reservoir: the n-th item enters with probability M / n and replaces any other.
+    """Reservoir sampling (Vitter's algorithm R) of images with their labels and logits.
 
-    After n items every one of them is kept with probability M / n, so that no part of the stream
-    is favoured. The buffers never change their shape; `seen` tells how much of them is filled.
+    Item n replaces a random one of the M kept items with probability M / n, so that after n items
+    each of them is kept with the same probability M / n. Buffers have a fixed shape; `seen` counts
+    the items so far.
     """
 
     images: Tensor  # uint8 [M, 3, S, S]
@@ -29,23 +30,19 @@ class Reservoir(ExactModule):
         self.register_buffer("seen", torch.zeros((), dtype=torch.int64))
 
     def __len__(self) -> int:
-        """How many items are kept; asks the device."""
+        """Number of kept items; synchronises with the device."""
         return min(int(self.seen), len(self.labels))
 
     @torch.no_grad()
     def add(self, images: Tensor, labels: Tensor, logits: Tensor, draws: Tensor) -> None:
-        """Pass a batch by the reservoir; `draws` `[B]` in [0, 1) decide who enters and where."""
+        """Offer a batch; uniform `draws` `[B]` in [0, 1) decide which items enter, and where."""
         size, seen = len(self.labels), int(self.seen)
         numbers = torch.arange(seen + 1, seen + len(labels) + 1, dtype=torch.float64)
-        slots = (draws.cpu().double() * numbers).long()  # one of n places; the first M are kept
+        slots = (draws.cpu().double() * numbers).long()  # slots from M on mean: not kept
         slots = torch.where(numbers <= size, numbers.long() - 1, slots)
-        # In the order of arrival: of two items for one place, the later stays.
+        # If two items of the batch draw the same slot, the later one stays.
         last = {slot: item for item, slot in enumerate(slots.tolist()) if slot < size}
-        places, chosen = list(last.keys()), list(last.values())
-        for kept, new in (
-            (self.images, images),
-            (self.labels, labels),
-            (self.logits, logits),
-        ):
-            kept[places] = new[chosen].to(kept.dtype)
+        slots_used, items = list(last.keys()), list(last.values())
+        for kept, new in ((self.images, images), (self.labels, labels), (self.logits, logits)):
+            kept[slots_used] = new[items].to(kept.dtype)
         self.seen += len(labels)

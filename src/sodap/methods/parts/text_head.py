@@ -1,8 +1,7 @@
-"""A CLIP text encoder as classifier: one wording a class, and nothing to train.
+"""CLIP's frozen text encoder as classifier: one wording per class, nothing to train.
 
-Needs the package open_clip and a file of CLIP weights that the user brings. The frozen backbone
-must be the image encoder of the same file; this is checked, because a projection into the joint
-space means nothing for other weights.
+Needs the package open_clip and a file of CLIP weights. The frozen backbone must be the image
+encoder of the same file, because the projection into the joint space fits no other weights.
 """
 
 from __future__ import annotations
@@ -22,10 +21,10 @@ from sodap.errors import SodapError
 
 
 class TextHead(nn.Module):
-    """Logits from the angle between an image and the wording of each class."""
+    """Logits from the cosine between an image and the wording of each class."""
 
-    projection: Tensor  # [D, J], from the backbone's feature into the joint space
-    texts: Tensor  # [C, J], of length 1
+    projection: Tensor  # [D, J], from features into the joint space
+    texts: Tensor  # [C, J], unit rows
     scale: Tensor  # []
 
     def __init__(self, projection: Tensor, texts: Tensor, scale: Tensor) -> None:
@@ -35,7 +34,7 @@ class TextHead(nn.Module):
         self.register_buffer("scale", scale.detach().float().clone())
 
     def forward(self, features: Tensor) -> Tensor:
-        """Features `[B, D]` -> logits `[B, C]`, float32 under autocast too."""
+        """Logits in float32, also under autocast: `[B, D] -> [B, C]`."""
         with torch.autocast(features.device.type, enabled=False):
             joint = F.normalize(features.float() @ self.projection, dim=-1)
             return self.scale * joint @ self.texts.T
@@ -48,23 +47,25 @@ def clip_text_head(
     text_model: str | None,
     text_weights: str | None,
 ) -> TextHead:
-    """The text head of a CLIP file, for a backbone with that file's image encoder."""
+    """Text head of a CLIP file, for a backbone that is the image encoder of that file."""
     if len(prompts) != classes or text_model is None or text_weights is None:
         raise SodapError(
-            f"head=text needs prompts (a list of {classes} wordings, one a class, got "
-            f"{len(prompts)}), text_model (a name of open_clip) and text_weights (a file)"
+            f"head=text needs prompts ({classes} wordings, one per class, but there are "
+            f"{len(prompts)}), text_model (a model of open_clip) and text_weights (a file)"
         )
     state = read_state(Path(text_weights))
     clip, tokenize = _open_clip(text_model)
     try:
         clip.load_state_dict(state.get("state_dict", state))
     except (RuntimeError, AttributeError) as error:
-        raise SodapError(f"{text_weights} does not fit open_clip's {text_model}") from error
+        raise SodapError(
+            f"{text_weights} does not fit the model {text_model} of open_clip"
+        ) from error
     projection = getattr(clip.visual, "proj", None)
     if not isinstance(projection, Tensor) or not _same_encoder(backbone, clip.visual):
         raise SodapError(
             f"backbone {backbone.name} is not the image encoder of {text_weights}; choose "
-            f"timm's CLIP ViT of the same shape and give it the same file with weights=FILE"
+            f"timm's CLIP ViT of the same shape with weights={text_weights}"
         )
     with torch.inference_mode():
         texts = clip.encode_text(tokenize(list(prompts)))
@@ -72,7 +73,7 @@ def clip_text_head(
 
 
 def _open_clip(name: str) -> tuple[Any, Any]:
-    """A model with random weights, and its tokenizer."""
+    """A model of open_clip with random weights, and its tokenizer."""
     try:
         package = importlib.import_module("open_clip")
     except ImportError as error:
@@ -80,19 +81,19 @@ def _open_clip(name: str) -> tuple[Any, Any]:
             "head=text needs the package open_clip: pip install 'sodap[clip]'"
         ) from error
     if name not in package.list_models():
-        raise SodapError(f"open_clip knows no model '{name}'; its names are like ViT-B-16")
+        raise SodapError(f"open_clip has no model '{name}'; choose a name like ViT-B-16")
     try:
-        with torch.random.fork_rng(devices=[]):  # the numbers drawn here are overwritten
+        with torch.random.fork_rng(devices=[]):  # the random weights are replaced later
             return package.create_model(name).eval(), package.get_tokenizer(name)
-    except Exception as error:  # models with a text encoder of another library want a network
+    except Exception as error:  # some text encoders of other libraries are downloaded
         raise SodapError(
-            f"open_clip cannot build {name} from its own files ({type(error).__name__}); "
+            f"open_clip cannot build {name} without a download ({type(error).__name__}); "
             f"choose a model with CLIP's own text encoder, such as ViT-B-16"
         ) from error
 
 
 def _same_encoder(backbone: FrozenViT, visual: Any) -> bool:
-    """Whether the first and the last weights agree, up to half-precision storage."""
+    """Whether the first and last weights agree, up to half-precision storage."""
     vit = backbone.vit
     pairs = [
         (vit.patch_embed.proj.weight, getattr(getattr(visual, "conv1", None), "weight", None)),
