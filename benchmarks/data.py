@@ -28,7 +28,7 @@ from sodap.backbones.vit import FrozenViT
 from sodap.runs.environment import environment
 from sodap.storage import write_json
 from sodap.streams import Augmentation, BatchLoader, Split, to_gpu_if_fits
-from sodap.streams.augment import PAPER_AUGMENTATION
+from sodap.streams.augmentation import PAPER_AUGMENTATION
 from sodap.streams.cache import cache_bytes, cached_images
 from sodap.streams.images import SUFFIXES
 

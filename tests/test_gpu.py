@@ -20,7 +20,7 @@ from sodap.methods import method_names
 from sodap.prompting.fast import entmax
 from sodap.recording import WARM_UP, CannotRecordError, Recorded
 from sodap.streams import Augmentation, Stream, to_gpu_if_fits
-from sodap.streams.augment import PAPER_AUGMENTATION
+from sodap.streams.augmentation import PAPER_AUGMENTATION
 from tests.conftest import make_split, make_stream
 
 pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="no GPU here")

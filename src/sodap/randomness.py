@@ -7,8 +7,10 @@ makes the same generators anew, so there is no random state to save and none to 
 from __future__ import annotations
 
 import hashlib
+from typing import TYPE_CHECKING
 
-import torch
+if TYPE_CHECKING:
+    import torch
 
 
 class Randomness:
@@ -26,4 +28,6 @@ class Randomness:
         self, purpose: str, *where: int, device: torch.device | str = "cpu"
     ) -> torch.Generator:
         """For example `generator("order", stage, epoch)`."""
+        import torch  # slow to import, and not needed for numbers
+
         return torch.Generator(device).manual_seed(self.number(purpose, *where))

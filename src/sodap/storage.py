@@ -15,13 +15,12 @@ import secrets
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import Any
-
-import safetensors
-import safetensors.torch
-from torch import Tensor
+from typing import TYPE_CHECKING, Any
 
 from sodap.errors import FolderBusyError, SodapError
+
+if TYPE_CHECKING:  # torch is slow to import, and JSON files do not need it
+    from torch import Tensor
 
 FORMAT = 1
 TEMPORARY = ".tmp"
@@ -126,6 +125,8 @@ def save_state(
     folder: Path, name: str, tensors: Mapping[str, Tensor], facts: Mapping[str, Any]
 ) -> None:
     """Write `NAME.json` and the tensors it points at, then drop the tensors of the state before."""
+    import safetensors.torch
+
     content = safetensors.torch.save({k: v.detach().cpu().contiguous() for k, v in tensors.items()})
     checksum = hashlib.sha256(content).hexdigest()
     file = f"{name}-{checksum[:16]}.safetensors"
@@ -139,6 +140,8 @@ def save_state(
 
 def load_state(folder: Path, name: str) -> tuple[dict[str, Tensor], dict[str, Any]]:
     """The tensors and facts of a saved state, both proven intact."""
+    import safetensors.torch
+
     path = folder / f"{name}.json"
     body = read_json(path)
     if not _is_whole(body):

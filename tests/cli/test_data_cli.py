@@ -74,7 +74,7 @@ def test_an_image_too_small_to_learn_exits_with_2(tmp_path: Path) -> None:
     Image.new("RGB", (5, 5)).save(small)
     shown = call("check", tmp_path / "mine", "--out", tmp_path / "out")
     assert shown.exit_code == 2
-    said = "1-clinic/cat/0.png has 5 x 5 pixels; at least 8 a side are needed"
+    said = "1-clinic/cat/0.png has 5 x 5 pixels; images need at least 8 pixels per side"
     assert f"cannot be learned: {said}" in shown.output
 
 
@@ -252,7 +252,7 @@ def test_a_leak_exits_with_1(tmp_path: Path) -> None:
         (["check"], "name a protocol"),
         (["check", "nowhere"], "no stream is called 'nowhere'"),
         (["check", "digits"], "no files to check"),
-        (["check", "open-dr", "--data", "nowhere"], "is not at nowhere"),
+        (["check", "open-dr", "--data", "nowhere"], "was not found at nowhere"),
         (["check", "open-dr", "--splits", "nothing.csv"], "no file of splits"),
         (["check", "--lists", "nowhere"], "no folder of lists at nowhere"),
         (["check", ".", "--lists", "."], "lists of splits are for paper-dr"),

@@ -10,7 +10,7 @@ from rich.console import Console
 
 from sodap.cli import data
 from sodap.streams.check import CheckResult
-from sodap.streams.splits import SPLITS
+from sodap.streams.items import SPLITS
 
 LARGE = 123_456
 
@@ -22,7 +22,7 @@ def printed(
     capsys: pytest.CaptureFixture[str],
 ) -> list[list[str]]:
     """The cells of each line; class c of domain d has 100 d + 10 c + s images in split s."""
-    counts = {
+    counts: dict[tuple[str, str], Counter[str]] = {
         (domain, kind): Counter({label: 100 * d + 10 * c + s for c, label in enumerate(classes)})
         for d, domain in enumerate(domains)
         for s, kind in enumerate(SPLITS)

@@ -13,7 +13,8 @@ from torchvision.transforms import InterpolationMode
 from torchvision.transforms import functional as oracle
 
 from sodap.streams import Augmentation
-from sodap.streams.augment import _DRAWS, PAPER_AUGMENTATION
+from sodap.streams.augment import _DRAWS
+from sodap.streams.augmentation import PAPER_AUGMENTATION
 
 EVERYTHING = Augmentation(
     hflip=True,

@@ -250,7 +250,7 @@ def test_a_file_that_changes_while_it_is_read(
         return path.read_bytes()
 
     monkeypatch.setattr(module, "read_file", meddle)
-    with pytest.raises(SodapError, match=r"3\.png was changed while it was being read"):
+    with pytest.raises(SodapError, match=r"3\.png changed while it was being read"):
         cached_images(paths, SIZE, folder=folder)
 
 
@@ -614,7 +614,7 @@ def test_a_full_disk_is_seen_before_anything_is_written(
     paths: list[Path], folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(shutil, "disk_usage", lambda _: SimpleNamespace(free=300_000))
-    with pytest.raises(SodapError, match=r"11 images needs 1\.3 MB, only 0\.3 MB is free at"):
+    with pytest.raises(SodapError, match=r"11 images needs 1\.32 MB, but only 300 kB is free at"):
         cached_images(paths, 200, folder=folder)
     assert the(folder, "partial").stat().st_size == 0
 
@@ -638,7 +638,7 @@ def test_a_disk_that_fills_up_while_writing(
 
 def test_a_place_that_is_no_folder(paths: list[Path], tmp_path: Path) -> None:
     (tmp_path / "file").write_text("in the way")
-    with pytest.raises(SodapError, match=r"cannot make a cache of images at .*: Not a directory"):
+    with pytest.raises(SodapError, match=r"cannot write the image cache at .*: Not a directory"):
         cached_images(paths, SIZE, folder=tmp_path / "file" / "cache")
 
 

@@ -189,7 +189,7 @@ def test_several_pages_are_refused(tmp_path: Path, suffix: str) -> None:
     pages = [picture(seed=seed) for seed in range(3)]
     path = tmp_path / f"pages.{suffix}"
     pages[0].save(path, save_all=True, append_images=pages[1:])
-    with pytest.raises(SodapError, match=r"pages\.\w+ holds 3 pages; save the one to use"):
+    with pytest.raises(SodapError, match=r"pages\.\w+ holds 3 pages; save"):
         read_image(path, 16)
     pages[0].save(path)
     assert read_image(path, 16).shape == (3, 16, 16)
@@ -210,9 +210,9 @@ def test_files_that_are_no_image(tmp_path: Path) -> None:
     with pytest.raises(SodapError, match=r"a\.png cannot be read as an image: the file is empty"):
         read_image(path, 16)
     path.write_text("not a picture")
-    with pytest.raises(SodapError, match="no decoder knows its format; save it as PNG or JPEG"):
+    with pytest.raises(SodapError, match="format is unknown; save it as PNG or JPEG"):
         read_image(path, 16)
-    with pytest.raises(SodapError, match="cannot be read as an image: is a directory"):
+    with pytest.raises(SodapError, match="cannot be read as an image: it is a directory"):
         read_image(tmp_path, 16)
 
 
@@ -244,7 +244,7 @@ def test_a_file_of_any_length_is_not_read(tmp_path: Path, monkeypatch: pytest.Mo
     path = tmp_path / "a.png"
     path.touch()
     os.truncate(path, (1 << 30) + 1)  # without taking any room
-    with pytest.raises(SodapError, match=r"a\.png .*: it has more than 1024 MiB, the most that is"):
+    with pytest.raises(SodapError, match=r"a\.png .*: it is larger than the limit of 1024 MiB"):
         read_image(path, 16)
     monkeypatch.setattr("sodap.streams.images.MAX_BYTES", 9)
     path.write_bytes(b"9 letters")
@@ -263,7 +263,7 @@ def test_a_file_that_changes_its_length(
         return read(handle, count)
 
     monkeypatch.setattr(os, "read", changed)
-    with pytest.raises(SodapError, match=r"a\.png was changed while it was being read"):
+    with pytest.raises(SodapError, match=r"a\.png changed while it was being read"):
         read_file(path)
 
 
@@ -307,13 +307,13 @@ def test_a_file_that_is_cut_short(tmp_path: Path, suffix: str, part: float) -> N
 def test_too_small_and_too_large(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     path = tmp_path / "a.png"
     Image.new("RGB", (7, 100)).save(path)
-    with pytest.raises(SodapError, match=r"a\.png has 7 x 100 pixels; at least 8 a side"):
+    with pytest.raises(SodapError, match=r"a\.png has 7 x 100 pixels; .* at least 8 pixels"):
         read_image(path, 16)
     Image.new("RGB", (8, 8)).save(path)
     assert read_image(path, 16).shape == (3, 16, 16)
     Image.new("RGB", (2000, 1001)).save(path)
     monkeypatch.setattr("sodap.streams.images.MAX_PIXELS", 2_000_000)
-    with pytest.raises(SodapError, match=r"a\.png has more than 2 million pixels"):
+    with pytest.raises(SodapError, match=r"a\.png has more than the limit of 2 million pixels"):
         read_image(path, 16)
 
 
@@ -323,7 +323,7 @@ def test_pillows_own_limits(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> 
     monkeypatch.setattr(Image, "MAX_IMAGE_PIXELS", 1000)  # it would warn, and that is an error here
     assert read_image(path, 16).shape == (3, 16, 16)
     monkeypatch.setattr(Image, "MAX_IMAGE_PIXELS", 500)
-    with pytest.raises(SodapError, match="more than 175 million pixels"):
+    with pytest.raises(SodapError, match="limit of 175 million pixels"):
         read_image(path, 16)
 
 
@@ -364,7 +364,7 @@ def test_dicom_without_pydicom(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) 
     monkeypatch.setitem(sys.modules, "pydicom", None)
     for name, content in (("a.dcm", b"whatever"), ("a.img", bytes(128) + b"DICM")):
         (tmp_path / name).write_bytes(content)
-        with pytest.raises(SodapError, match="is a DICOM file; to read it, run: pip install"):
+        with pytest.raises(SodapError, match="is a DICOM file; run `pip install"):
             read_image(tmp_path / name, 16)
 
 

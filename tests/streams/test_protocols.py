@@ -10,17 +10,18 @@ import torch
 from PIL import Image
 
 from sodap.errors import SodapError
+from sodap.streams.build import build_stream
 from sodap.streams.catalogue import find_source
+from sodap.streams.items import SPLITS
 from sodap.streams.plans import (
     PlannedDomain,
-    build_stream,
-    plan,
     plan_folder,
     plan_lists,
+    plan_protocol,
     plan_table,
 )
 from sodap.streams.protocols import find_protocol, protocol_names
-from sodap.streams.splits import SPLITS, read_splits, write_splits
+from sodap.streams.splits import read_splits, write_splits
 
 
 def write_image(path: Path, shade: int) -> None:
@@ -107,7 +108,7 @@ def kinds_by_group(domain: PlannedDomain) -> dict[str, set[str]]:
 
 
 def test_a_plan_counts_and_compares(open_dr: Path) -> None:
-    made = plan("open-dr", [open_dr], 0)
+    made = plan_protocol("open-dr", [open_dr], 0)
     assert [domain.name for domain in made.domains] == ["deepdrid", "idrid", "deepdrid_uwf"]
     assert [len(domain.items) for domain in made.domains] == [40, 40, 24]
     for domain in made.domains:
@@ -119,25 +120,27 @@ def test_a_plan_counts_and_compares(open_dr: Path) -> None:
 
 
 def test_a_saved_plan_comes_back(open_dr: Path, tmp_path: Path) -> None:
-    first = plan("open-dr", [open_dr], 3)
+    first = plan_protocol("open-dr", [open_dr], 3)
     write_splits(tmp_path / "splits.csv", first.rows())
-    again = plan("open-dr", [open_dr], 4, saved=read_splits(tmp_path / "splits.csv"))
+    again = plan_protocol("open-dr", [open_dr], 4, saved=read_splits(tmp_path / "splits.csv"))
     assert again.rows() == first.rows()
-    assert again.rows() != plan("open-dr", [open_dr], 4).rows()
+    assert again.rows() != plan_protocol("open-dr", [open_dr], 4).rows()
     assert all("saved" not in sentence for sentence in again.differences)
-    fewer = plan("open-dr", [open_dr], 0, saved=[r for r in first.rows() if "9_" not in r.path])
+    fewer = plan_protocol(
+        "open-dr", [open_dr], 0, saved=[r for r in first.rows() if "9_" not in r.path]
+    )
     assert len(fewer.domains[0].items) == 36
 
 
 def test_a_data_set_that_is_not_here(tmp_path: Path) -> None:
-    with pytest.raises(SodapError, match="DeepDRiD, regular fundus images is not at"):
-        plan("open-dr", [tmp_path])
+    with pytest.raises(SodapError, match="DeepDRiD, regular fundus images was not found at"):
+        plan_protocol("open-dr", [tmp_path])
 
 
 @pytest.mark.parametrize("name", ["open-dr", "grouped-dr", "paper-skin"])
 def test_lists_are_for_the_paper_alone(tmp_path: Path, shared: Path, name: str) -> None:
     with pytest.raises(SodapError, match=f"{name} makes its own splits"):
-        plan(name, [tmp_path], lists=shared / "paper/splits")
+        plan_protocol(name, [tmp_path], lists=shared / "paper/splits")
 
 
 def write_aptos(root: Path, names: list[tuple[str, str]]) -> None:
@@ -161,7 +164,7 @@ def test_the_authors_lists_say_who_is_where(
         (tmp_path / f"drd_{kind}.csv").write_text(f"image,level\n{name}_left,0\n")
     paper = find_protocol("paper-dr")
     monkeypatch.setitem(module._PROTOCOLS, "paper-dr", replace(paper, domains=paper.domains[:1]))
-    made = plan("paper-dr", [tmp_path], lists=tmp_path)
+    made = plan_protocol("paper-dr", [tmp_path], lists=tmp_path)
     (aptos,) = made.domains
     assert {i.path.stem: k for i, k in zip(aptos.items, aptos.splits, strict=True)} == {
         "a": "val",
@@ -186,7 +189,7 @@ def test_sessions_that_are_never_learned(tmp_path: Path, monkeypatch: pytest.Mon
             for frame in range(2):
                 name = f"C_{session:02}_{thing:02}_{frame:03}.png"
                 write_image(tmp_path / f"core50/s{session}/o{thing}/{name}", thing)
-    made = plan("core50-ni", [tmp_path])
+    made = plan_protocol("core50-ni", [tmp_path])
     learned = [domain.name for domain in made.domains if domain.learned]
     assert learned == ["s1", "s2", "s4", "s5", "s6", "s8", "s9", "s11"]
     assert [d.name for d in made.domains if not d.learned] == ["s3", "s7", "s10"]
@@ -201,7 +204,7 @@ def test_sessions_that_are_never_learned(tmp_path: Path, monkeypatch: pytest.Mon
     assert len(stream) == 8
     assert [len(split) for _, split in stream.unseen[0].splits()] == [0, 0, 100]
 
-    frames = plan("paper-core50", [tmp_path])
+    frames = plan_protocol("paper-core50", [tmp_path])
     assert frames.domains[0].counts("train")["cans"] == 7
     assert "s1 (train): 7 images of cans, the paper has 1039" in frames.differences
 
@@ -213,14 +216,14 @@ def test_a_stream_is_what_was_planned(
     open_dr: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("SODAP_CACHE", str(tmp_path))
-    made = plan("open-dr", [open_dr])
+    made = plan_protocol("open-dr", [open_dr])
     calls: list[tuple[int, int]] = []
     stream = build_stream(made, 16, lambda done, total: calls.append((done, total)))
     assert calls[-1] == (24, 24)
     assert stream.augmentation == find_protocol("open-dr").augmentation
     for domain, planned in zip(stream.domains, made.domains, strict=True):
         for kind, split in domain.splits():
-            items = planned.of(kind)
+            items = planned.in_split(kind)
             assert split.labels.tolist() == [made.classes.index(item.label) for item in items]
             for image, item in zip(split.images, items, strict=True):
                 with Image.open(item.path) as file:
@@ -292,7 +295,7 @@ def counts(domain: PlannedDomain) -> tuple[int, ...]:
 
 
 def test_real_retinas(shared: Path) -> None:
-    made = plan("open-dr", [shared / "data"])
+    made = plan_protocol("open-dr", [shared / "data"])
     assert [counts(domain) for domain in made.domains] == [  # NPDR, Normal, PDR
         (221 + 396 + 354, 906, 112),
         (25 + 168 + 93, 168, 62),
@@ -310,7 +313,7 @@ def test_real_retinas(shared: Path) -> None:
 
 
 def test_real_lesions(shared: Path) -> None:
-    made = plan("open-skin", [shared / "data"])
+    made = plan_protocol("open-skin", [shared / "data"])
     assert [counts(domain) for domain in made.domains] == [(560, 560), (1113, 1113), (400, 400)]
     for domain in made.domains:
         assert all(len(kinds) == 1 for kinds in kinds_by_group(domain).values())

@@ -218,7 +218,7 @@ def show_result(result: CheckResult) -> None:
 
 def _counts(result: CheckResult) -> Table:
     """A line a class: the table is as narrow with fifty classes as with two."""
-    from sodap.streams.splits import SPLITS
+    from sodap.streams.items import SPLITS
 
     table = Table(title=escape(f"{result.name}: images"), title_justify="left")
     for name in ("domain", "class"):

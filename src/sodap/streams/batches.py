@@ -10,17 +10,17 @@ from torch import Tensor
 
 from sodap.streams.stream import Split
 
-SHARE = 0.25
-"""Of a GPU's free memory, how much the images of a stage may take to live there."""
+GPU_SHARE = 0.25
+"""Largest share of the free GPU memory for the images of a stage."""
 
 
 def to_gpu_if_fits(
-    splits: Sequence[Split], device: torch.device, share: float = SHARE
+    splits: Sequence[Split], device: torch.device, share: float = GPU_SHARE
 ) -> list[Split]:
-    """Splits that are read again and again, in the GPU's own memory, if they fit well.
+    """Copy splits to GPU memory if they fit into `share` of what is free, else return them as is.
 
-    That is, into `share` of what is free. Then no batch ever crosses the bus. Where they do not
-    fit, batches are sent ahead of their use.
+    For splits that are read many times: no batch has to be transferred any more. `BatchLoader`
+    prefetches the batches of splits that do not fit.
     """
     if device.type != "cuda":
         return list(splits)
@@ -31,10 +31,14 @@ def to_gpu_if_fits(
 
 
 class BatchLoader:
-    """Iterate over `(images, labels)`; as often as wanted, in the same order each time.
+    """Iterable over batches `(images, labels)` of a split, in the same order every time.
 
-    `prepare` turns a uint8 batch `[B, 3, H, W]` on the device into what the model takes; without
-    it, the batch stays as it is.
+    Args:
+        split: The images and labels.
+        size: Images per batch; the last batch may be smaller.
+        device: Where the batches are needed.
+        prepare: Applied to each uint8 batch `[B, 3, H, W]` on the device.
+        order: Generator of a random order; default: the order of the split.
     """
 
     def __init__(
@@ -50,17 +54,17 @@ class BatchLoader:
         self.device = device
         self.prepare = prepare
         self.order = None if order is None else torch.randperm(len(split), generator=order)
-        self.local = split.images.is_cuda
-        if self.local and self.order is not None:
+        self.on_gpu = split.images.is_cuda
+        if self.on_gpu and self.order is not None:
             self.order = self.order.to(split.images.device)
 
     def __len__(self) -> int:
         return -(-len(self.split) // self.size)
 
     def __iter__(self) -> Iterator[tuple[Tensor, Tensor]]:
-        sent = self.device.type == "cuda" and not self.local
-        collected = self._ahead() if sent else map(self._collect, self._starts())
-        for images, labels in collected:
+        transfer = self.device.type == "cuda" and not self.on_gpu
+        batches = self._prefetch() if transfer else map(self._collect, self._starts())
+        for images, labels in batches:
             images = images.to(self.device, non_blocking=True)
             labels = labels.to(self.device, non_blocking=True)
             yield images if self.prepare is None else self.prepare(images), labels
@@ -69,19 +73,19 @@ class BatchLoader:
         return range(0, len(self.split), self.size)
 
     def _collect(self, start: int) -> tuple[Tensor, Tensor]:
-        """One batch from memory or from a mapped file."""
+        """One batch, from memory or from a mapped file."""
         rows = slice(start, start + self.size)
         if self.order is None:
             return self.split.images[rows], self.split.labels[rows]
         chosen = self.order[rows]
-        if self.local:
+        if self.on_gpu:
             return self.split.images[chosen], self.split.labels[chosen]
-        # Whole images lie in one piece: copying them one by one beats torch's general gather.
+        # Each image is contiguous: copying them one by one is faster than torch's gather.
         images = torch.stack([self.split.images[row] for row in chosen.tolist()])
         return images, self.split.labels[chosen]
 
-    def _ahead(self) -> Iterator[tuple[Tensor, Tensor]]:
-        """Collect the next batch, where a GPU can copy from, while this one is computed."""
+    def _prefetch(self) -> Iterator[tuple[Tensor, Tensor]]:
+        """Collect the next batch in pinned memory while the current one is computed."""
 
         def collect(start: int) -> tuple[Tensor, Tensor]:
             images, labels = self._collect(start)
@@ -90,9 +94,9 @@ class BatchLoader:
         with ThreadPoolExecutor(1) as worker:
             waiting = None
             for start in self._starts():
-                ahead = worker.submit(collect, start)
+                following = worker.submit(collect, start)
                 if waiting is not None:
                     yield waiting.result()
-                waiting = ahead
+                waiting = following
             if waiting is not None:
                 yield waiting.result()

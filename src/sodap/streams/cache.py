@@ -1,22 +1,21 @@
-"""Images decoded once: a file of bytes `[N, 3, S, S]` that is mapped into memory, not read.
+"""Cache of decoded images: files of uint8 `[N, 3, S, S]` that are mapped into memory.
 
-A cache belongs to one list of files in one state. Its name is a digest of every file's path, length
-and times of change and of how the images are made from them, so another list, order, size or file
-has another cache. What escapes this: an edit that leaves the length and both times as they were.
-`verify=True` finds that too; it reads every file again and compares with what the cache was made
-from.
+A cache belongs to one list of files in one state. Its key is a digest of every file's path, length
+and modification times and of the decoding settings. So another list, order, size or file has
+another cache. An edit that keeps the length and both times is not noticed; `verify=True` notices
+it, by reading every file and comparing digests.
 
-What another cache holds is not decoded again: where a file has the same bytes as one that was
-decoded before, in the same way, its image is copied. So another split of the same files, a few new
-ones among them, or the whole folder in another place costs reading only.
+Files are not decoded twice: if another cache holds an image of a file with the same bytes and the
+same settings, it is copied. So another split of the same files, a few new files or a moved folder
+only cost reading.
 
-Images are made in chunks. A chunk is first written and flushed, then entered in a journal; whoever
-is killed leaves chunks that the next one takes over. A finished cache gets its name in one rename,
-and one process builds while the others wait.
+Images are written in chunks. A chunk is written and flushed before it is entered in a journal, so
+that an interrupted build continues with the next chunk. A finished cache gets its name in one
+rename. A lock lets one process build while others wait.
 
-    KEY.images   the finished cache        KEY.partial  the cache in the making
-    KEY.json     its checksums             KEY.journal  the chunks that are done
-                                           KEY.lock     held while it is made
+    KEY.images   the finished cache        KEY.partial  the cache being built
+    KEY.json     its checksums             KEY.journal  the finished chunks
+                                           KEY.lock     held while it is built
 """
 
 from __future__ import annotations
@@ -45,21 +44,21 @@ from sodap.storage import TEMPORARY, write_bytes, write_json
 from sodap.streams.images import Fit, decode_image, read_file
 from sodap.streams.names import printable
 
-# The names of our files, and of nothing else that may lie beside them.
-_OURS = re.compile(r"[0-9a-f]{16,64}\.(images|json|partial|journal|lock)")
-_LEFT_OVER = re.compile(rf"\.([0-9a-f]{{16,64}})\.(json|journal)\.\w+{re.escape(TEMPORARY)}")
+# Match only our own files: the folder may hold others.
+_CACHE_FILE = re.compile(r"[0-9a-f]{16,64}\.(images|json|partial|journal|lock)")
+_TEMPORARY_FILE = re.compile(rf"\.([0-9a-f]{{16,64}})\.(json|journal)\.\w+{re.escape(TEMPORARY)}")
 
 Progress = Callable[[int, int], None]
-"""Told how many images are done, and of how many."""
+"""Called with the number of finished images and the total."""
 
-# To be raised with every change to what `decode_image` makes of a file.
 VERSION = 1
+"""Version of the decoding; raise it when `decode_image` returns other pixels."""
 
-# Images that are made, flushed and entered together: a fraction of a second to make again.
 CHUNK = 32
+"""Images per chunk; an interruption costs a fraction of a second of work."""
 
-# Python 3.11 does not name this flag of Linux: without it, the kernel refuses to map a file that
-# is larger than the memory, although nothing of the mapping ever has to fit there.
+# MAP_NORESERVE, which Python 3.11 does not define. Without it, Linux refuses to map a file that is
+# larger than the memory.
 _NO_RESERVE = 0x4000
 
 
@@ -73,70 +72,79 @@ def cached_images(
     workers: int | None = None,
     verify: bool = False,
 ) -> Tensor:
-    """The images at `paths`, `[N, 3, size, size]` uint8, decoded now or at an earlier call.
+    """Return the images at `paths` as `[N, 3, size, size]` uint8, decoding them if needed.
 
-    The tensor may be written to, but the changes stay its own: the file is never written through.
-    `folder` is where caches are, `cache_folder()` by default; `workers` is how many threads decode.
+    Args:
+        paths: The image files.
+        size: Side of the images in pixels.
+        fit: How an image becomes a square, see `sodap.streams.images.Fit`.
+        folder: The folder of the caches; default: `cache_folder()`.
+        on_progress: Called with the number of finished images and the total.
+        workers: Number of decoding threads; default: one per available core.
+        verify: Compare every file and image with its checksum.
+
+    Writing to the tensor does not change the file (copy on write).
     """
     if not paths:
         return torch.empty(0, 3, size, size, dtype=torch.uint8)
     cache = _Cache(paths, size, fit, folder or cache_folder())
-    # A finished cache needs no lock: a shared one may lie where nothing can be written.
-    if cache.is_sound(verify):
+    # A finished cache needs no lock: a shared one may be on a read-only drive.
+    if cache.is_valid(verify):
         return cache.open()
     with cache.lock():
-        if not cache.is_sound(verify):
+        if not cache.is_valid(verify):
             cache.build(on_progress, workers or len(os.sched_getaffinity(0)))
     return cache.open()
 
 
 def cache_folder() -> Path:
-    """$SODAP_CACHE, or sodap's part of the user's folder for caches."""
+    """$SODAP_CACHE, or the folder sodap in the user's cache folder."""
     if chosen := os.environ.get("SODAP_CACHE"):
         return Path(chosen)
     return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "sodap"
 
 
 def clear_cache(folder: Path | None = None) -> int:
-    """Delete every decoded image below `folder`, `cache_folder()` by default; the bytes freed.
+    """Delete all caches in `folder` (default: `cache_folder()`) and return the bytes freed.
 
-    A run that has a cache mapped keeps it until it ends: on Linux a file lives while it is open.
-    What a killed writer left goes, too; a file that is being written just now stays.
+    A running process keeps the caches that it has mapped until it ends. Temporary files of killed
+    processes are deleted as well, but not those of a process that is writing.
     """
     home, freed = folder or cache_folder(), 0
-    # Hidden files come first in the order of names, while the locks are still there to be asked.
+    # Temporary files start with a dot, so they come first, while the lock files still exist.
     for path in sorted(home.iterdir()) if home.is_dir() else []:
-        left = _LEFT_OVER.fullmatch(path.name)
-        if (left and not _is_held(home / f"{left[1]}.lock")) or _OURS.fullmatch(path.name):
-            with suppress(FileNotFoundError):  # another has deleted or renamed it
+        temporary = _TEMPORARY_FILE.fullmatch(path.name)
+        abandoned = temporary and not _is_locked(home / f"{temporary[1]}.lock")
+        if abandoned or _CACHE_FILE.fullmatch(path.name):
+            with suppress(FileNotFoundError):  # deleted or renamed by another process
                 size = path.stat().st_size
                 path.unlink()
                 freed += size
     return freed
 
 
-def _is_held(lock: Path) -> bool:
-    """Whether a cache is being made: the kernel lets go of a lock when its holder dies."""
+def _is_locked(lock: Path) -> bool:
+    """Whether a process is building a cache; the kernel frees the lock if the process dies."""
     try:
         with lock.open("rb") as file:
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError:
         return True
-    except OSError:  # there is no lock, or there are none on this drive: then nothing is made here
+    except OSError:  # no lock file, or a drive without locks, on which no cache can be built
         return False
     return False
 
 
 def cache_bytes(count: int, size: int) -> int:
-    """The room on disk that `count` images take."""
+    """Size of a cache of `count` images."""
     return count * 3 * size * size
 
 
 Stamp = tuple[int, int, int]
-"""A file's length and its times of change: of the content, and of anything about it."""
+"""A file's length, modification time (mtime) and change time (ctime)."""
 
 Entry = tuple[int, str]
-"""An image's checksum and the digest of the file that it is made from."""
+"""The checksum of an image and the digest of its file."""
 
 
 class _Cache:
@@ -146,25 +154,26 @@ class _Cache:
         self.fit = fit
         self.folder = folder
         self.stamps = [_stamp(path) for path in paths]
-        self.made = [VERSION, PIL.__version__, size, fit]
+        self.settings = [VERSION, PIL.__version__, size, fit]
         self.key = self._key()
         self.data = folder / f"{self.key}.images"
-        self.facts = folder / f"{self.key}.json"
+        self.checksums = folder / f"{self.key}.json"
         self.partial = folder / f"{self.key}.partial"
         self.journal = folder / f"{self.key}.journal"
         self.image_bytes = cache_bytes(1, size)
         self.bytes = cache_bytes(len(paths), size)
 
     def _key(self) -> str:
-        sha = hashlib.sha256(json.dumps(self.made).encode())
+        sha = hashlib.sha256(json.dumps(self.settings).encode())
         for path, stamp in zip(self.paths, self.stamps, strict=True):
-            # A zero byte is in no path, and digits are in every stamp: no two lists run together.
+            # Paths have no null byte, so different lists cannot give the same bytes.
             sha.update(os.fsencode(path.absolute()) + b"\0" + json.dumps(stamp).encode())
         return sha.hexdigest()[:40]
 
-    # A finished cache
+    # ---- a finished cache
 
     def open(self) -> Tensor:
+        """Map the cache into memory, copy on write."""
         with self.data.open("rb") as file:
             mapping = mmap.mmap(
                 file.fileno(),
@@ -174,16 +183,16 @@ class _Cache:
             )
         return torch.frombuffer(mapping, dtype=torch.uint8).view(-1, 3, self.size, self.size)
 
-    def is_sound(self, verify: bool) -> bool:
-        """Whether it is there, whole, and in a few places (with `verify`: everywhere) as made."""
+    def is_valid(self, verify: bool) -> bool:
+        """Whether the cache exists and a sample of its images (`verify`: all) has its checksum."""
         images = range(len(self.paths))
         middle = len(images) // 2
-        few = {*images[:CHUNK], *images[middle : middle + CHUNK], *images[-CHUNK:]}
+        sample = {*images[:CHUNK], *images[middle : middle + CHUNK], *images[-CHUNK:]}
         try:
-            entries = json.loads(self.facts.read_text("utf-8"))["images"]
+            entries = json.loads(self.checksums.read_text("utf-8"))["images"]
             if len(entries) != len(images) or self.data.stat().st_size != self.bytes:
                 return False
-            chosen = {n: _entry(entries[n]) for n in (images if verify else sorted(few))}
+            chosen = {n: _entry(entries[n]) for n in (images if verify else sorted(sample))}
             with self.data.open("rb") as file:
                 if any(self._crc(file.fileno(), n) != crc for n, (crc, _) in chosen.items()):
                     return False
@@ -197,53 +206,53 @@ class _Cache:
     def _crc(self, file: int, number: int) -> int:
         return zlib.crc32(os.pread(file, self.image_bytes, number * self.image_bytes))
 
-    # A cache in the making
+    # ---- building a cache
 
     @contextmanager
     def lock(self) -> Iterator[None]:
-        """Wait for whoever builds this cache; the kernel ends the wait also when that one dies."""
+        """Wait for another process that builds this cache; the kernel frees a dead one's lock."""
         path = self.folder / f"{self.key}.lock"
         try:
             self.folder.mkdir(parents=True, exist_ok=True)
             file = path.open("wb")
         except OSError as error:
-            raise self._trouble(error) from error
+            raise self._write_error(error) from error
         with file:
             try:
                 fcntl.flock(file, fcntl.LOCK_EX)
             except OSError as error:
-                raise self._trouble(error) from error
+                raise self._write_error(error) from error
             yield
 
     def build(self, on_progress: Progress | None, workers: int) -> None:
-        """Make the chunks that are not there yet, then give the whole its name."""
+        """Write the missing chunks, then rename the finished file."""
         try:
             self.data.unlink(missing_ok=True)
             file = os.open(self.partial, os.O_RDWR | os.O_CREAT, 0o666)
             try:
                 entries = self._resume(file)
-                self._checkformat_bytes(len(entries) * self.image_bytes)
+                self._check_free_space(len(entries) * self.image_bytes)
                 os.ftruncate(file, self.bytes)
-                self._make(file, entries, on_progress, workers)
+                self._write_missing(file, entries, on_progress, workers)
             finally:
                 os.close(file)
             images = [entries[n] for n in range(len(self.paths))]
-            # The checksums first: a cache that has its name has its checksums.
-            write_json(self.facts, {"made": self.made, "images": images})
+            # Checksums first: a finished cache always has checksums.
+            write_json(self.checksums, {"made": self.settings, "images": images})
             self.partial.rename(self.data)
-            self.data.chmod(self.data.stat().st_mode & 0o444)  # what the umask has left
+            self.data.chmod(self.data.stat().st_mode & 0o444)  # read-only, within the umask
             self.journal.unlink()
         except OSError as error:
-            raise self._trouble(error) from error
+            raise self._write_error(error) from error
 
     def _resume(self, file: int) -> dict[int, Entry]:
-        """The journal's images, by number, that the partial file holds as they were made."""
+        """The images in the journal, by number, whose checksum matches the partial file."""
         entries: dict[int, Entry] = {}
         lines = self.journal.read_bytes().splitlines() if self.journal.exists() else []
         for line in lines:
             try:
                 chunk = {number: _entry(entry) for number, *entry in json.loads(line)}
-            except (ValueError, TypeError):  # the line that was being written at the end
+            except (ValueError, TypeError):  # a line that was cut off
                 continue
             entries |= {
                 number: entry
@@ -253,16 +262,16 @@ class _Cache:
         write_bytes(self.journal, _line(entries) if entries else b"")
         return entries
 
-    def _checkformat_bytes(self, there: int) -> None:
-        needed, free = self.bytes - there, shutil.disk_usage(self.folder).free
+    def _check_free_space(self, written: int) -> None:
+        needed, free = self.bytes - written, shutil.disk_usage(self.folder).free
         if needed > free:
             raise SodapError(
-                f"the cache of {len(self.paths)} images needs {format_bytes(needed)}, only "
-                f"{format_bytes(free)} is free at {self.folder}; make room or set SODAP_CACHE to a "
-                f"folder that has it"
+                f"the cache of {len(self.paths)} images needs {format_bytes(needed)}, but only "
+                f"{format_bytes(free)} is free at {self.folder}; "
+                f"free some space or set SODAP_CACHE to another folder"
             )
 
-    def _make(
+    def _write_missing(
         self,
         file: int,
         entries: dict[int, Entry],
@@ -271,36 +280,36 @@ class _Cache:
     ) -> None:
         missing = [n for n in range(len(self.paths)) if n not in entries]
         chunks = [missing[start : start + CHUNK] for start in range(0, len(missing), CHUNK)]
-        elsewhere = _Elsewhere(self.folder, self.made, self.image_bytes)
-        # Threads suffice: decoding and resizing leave Python's lock to the others.
+        others = _OtherCaches(self.folder, self.settings, self.image_bytes)
+        # Threads suffice: decoding and resizing release the GIL.
         pool = ThreadPoolExecutor(workers, "decode")
         try:
             with self.journal.open("ab", buffering=0) as journal:
                 if on_progress is not None:
                     on_progress(len(entries), len(self.paths))
-                waiting = [pool.submit(self._chunk, file, some, elsewhere) for some in chunks]
-                for chunk in as_completed(waiting):
-                    made = chunk.result()
+                futures = [pool.submit(self._write_chunk, file, c, others) for c in chunks]
+                for future in as_completed(futures):
+                    written = future.result()
                     os.fdatasync(file)
-                    journal.write(_line(made))
-                    entries |= made
+                    journal.write(_line(written))
+                    entries |= written
                     if on_progress is not None:
                         on_progress(len(entries), len(self.paths))
         finally:
             pool.shutdown(cancel_futures=True)
 
-    def _chunk(self, file: int, chunk: Sequence[int], elsewhere: _Elsewhere) -> dict[int, Entry]:
-        """Make and write some images; what is to be entered of them."""
+    def _write_chunk(
+        self, file: int, chunk: Sequence[int], others: _OtherCaches
+    ) -> dict[int, Entry]:
+        """Decode and write some images; returns their journal entries."""
         entries: dict[int, Entry] = {}
         for number in chunk:
             path = self.paths[number]
             content = read_file(path)
             if _stamp(path) != self.stamps[number]:
-                raise SodapError(
-                    f"{printable(path)} was changed while it was being read; start again"
-                )
+                raise SodapError(f"{printable(path)} changed while it was being read; start again")
             digest = _digest(content, path)
-            image = elsewhere.find(digest)
+            image = others.find(digest)
             if image is None:
                 image = decode_image(content, path, self.size, self.fit).tobytes()
             entries[number] = zlib.crc32(image), digest
@@ -310,31 +319,31 @@ class _Cache:
                 left, start = left[written:], start + written
         return entries
 
-    def _trouble(self, error: OSError) -> SodapError:
+    def _write_error(self, error: OSError) -> SodapError:
         return SodapError(
-            f"cannot make a cache of images at {self.folder}: {error.strerror or error}; "
-            f"set SODAP_CACHE to a folder that can be written to"
+            f"cannot write the image cache at {self.folder}: {error.strerror or error}; "
+            f"set SODAP_CACHE to a folder that can be written"
         )
 
 
-class _Elsewhere:
-    """Images that other caches hold, by the digest of the file that each is made from."""
+class _OtherCaches:
+    """Images in other caches with the same settings, by the digest of their file."""
 
-    def __init__(self, folder: Path, made: list[Any], image_bytes: int) -> None:
+    def __init__(self, folder: Path, settings: list[Any], image_bytes: int) -> None:
         self.image_bytes = image_bytes
         self.places: dict[str, tuple[Path, int, int]] = {}
-        """Digest -> a cache, the number of the image in it, its checksum."""
+        """Digest -> cache, number of the image in it, checksum."""
         for path in sorted(folder.glob("*.images")):
             try:
-                facts = json.loads(path.with_suffix(".json").read_text("utf-8"))
-                if facts["made"] == made:
-                    for number, (crc, digest) in enumerate(map(_entry, facts["images"])):
+                content = json.loads(path.with_suffix(".json").read_text("utf-8"))
+                if content["made"] == settings:
+                    for number, (crc, digest) in enumerate(map(_entry, content["images"])):
                         self.places[digest] = path, number, crc
-            except (OSError, ValueError, LookupError, TypeError):  # damaged, or not ours
+            except (OSError, ValueError, LookupError, TypeError):  # damaged, or not a cache
                 continue
 
     def find(self, digest: str) -> bytes | None:
-        """The image; None where there is none, or none that is as it was made."""
+        """The image of a file, or None if no cache holds it intact."""
         if digest not in self.places:
             return None
         path, number, crc = self.places[digest]
@@ -348,16 +357,16 @@ class _Elsewhere:
 
 def _stamp(path: Path) -> Stamp:
     try:
-        facts = path.stat()
-    except (OSError, ValueError) as error:  # a name may hold a zero byte
+        status = path.stat()
+    except (OSError, ValueError) as error:  # ValueError: null byte in the name
         raise SodapError(f"there is no image at {printable(path)}") from error
-    return facts.st_size, facts.st_mtime_ns, facts.st_ctime_ns
+    return status.st_size, status.st_mtime_ns, status.st_ctime_ns
 
 
 def _digest(content: bytes, path: Path) -> str:
-    """Of all that decoding depends on: a name may say that a file is DICOM."""
-    kind = path.suffix.lower().encode(errors="surrogateescape")
-    return hashlib.sha256(kind + b"\0" + content).hexdigest()[:40]
+    """Digest of what decoding depends on: the content, and the suffix, which may mean DICOM."""
+    suffix = path.suffix.lower().encode(errors="surrogateescape")
+    return hashlib.sha256(suffix + b"\0" + content).hexdigest()[:40]
 
 
 def _entry(values: Any) -> Entry:

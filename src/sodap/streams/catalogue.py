@@ -1,7 +1,7 @@
-"""Data sets by name: a new one is a `Source`, registered here or by an entry point of its package.
+"""Data sets by name, and the checks on what they yield.
 
-Images are looked for in ROOT/NAME, where ROOT is a folder of the user's choice. What a source gives
-is checked here, once, at the door: files exist, no image is listed twice, labels are its classes.
+A new data set is a `Source`, registered here or by an entry point of another package. Its images
+are expected in ROOT/NAME, where ROOT is a folder that the user chooses.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ _SOURCES: dict[str, Source] = {}
 
 
 def register_source(source: Source) -> Source:
-    """Make `find_source(source.name)` give it."""
+    """Add a data set to the catalogue under its name."""
     if _SOURCES.setdefault(source.name, source) is not source:
         raise ValueError(f"a source named '{source.name}' is registered already")
     return source
@@ -33,9 +33,9 @@ def source_names() -> list[str]:
 
 
 def find_source(name: str) -> Source:
-    load_plugins(PLUGINS, _register_plugin)
-    if name not in _SOURCES:
-        raise SodapError(f"no data set is called '{name}'; there are: {', '.join(source_names())}")
+    names = source_names()
+    if name not in names:
+        raise SodapError(f"no data set is called '{name}'; there are: {', '.join(names)}")
     return _SOURCES[name]
 
 
@@ -46,7 +46,7 @@ def _register_plugin(source: object) -> None:
 
 
 def data_roots(given: str | None = None) -> list[Path]:
-    """Folders in which data sets lie: the given one, else those of SODAP_DATA, else ./data."""
+    """Folders that hold data sets: the given one, else those in SODAP_DATA, else ./data."""
     if given:
         return [Path(given)]
     named = os.environ.get("SODAP_DATA", "")
@@ -54,22 +54,26 @@ def data_roots(given: str | None = None) -> list[Path]:
 
 
 def locate(source: Source, roots: Sequence[Path]) -> Path | None:
-    """The first ROOT/NAME that exists."""
+    """The first folder ROOT/NAME that exists."""
     return next((root / source.name for root in roots if (root / source.name).exists()), None)
 
 
 def read_source(name: str, roots: Sequence[Path]) -> list[Item]:
-    """All items of a data set, in the order of their paths, whatever order the disk has."""
+    """All items of a data set, sorted by path.
+
+    Checks that every file exists, that no file has two labels, and that labels are classes of the
+    source.
+    """
     source = find_source(name)
     home = locate(source, roots)
     if home is None:
         places = " or ".join(str(root / source.name) for root in roots)
-        raise SodapError(f"{source.title} is not at {places}: {source.advice}")
+        raise SodapError(f"{source.title} was not found at {places}: {source.advice}")
     items = sorted(source.read(home), key=lambda item: str(item.path))
     if not items:
         raise SodapError(f"{home} holds no images of {source.title}: {source.advice}")
     _check_labels(source, items)
-    items = list(_once_each(items))
+    items = list(_without_repetitions(items))
     _check_files(home, items)
     return items
 
@@ -83,8 +87,8 @@ def _check_labels(source: Source, items: Sequence[Item]) -> None:
         )
 
 
-def _once_each(items: Sequence[Item]) -> Iterator[Item]:
-    """Without repetitions: an image listed twice could sit on both sides of a split."""
+def _without_repetitions(items: Sequence[Item]) -> Iterator[Item]:
+    """Drop repeated items: an image that is listed twice could end up in two splits."""
     last: Item | None = None
     for item in items:
         if last is None or item.path != last.path:
@@ -92,13 +96,13 @@ def _once_each(items: Sequence[Item]) -> Iterator[Item]:
         elif item.label != last.label:
             raise SodapError(
                 f"{item.path} is listed twice, as '{last.label}' and as '{item.label}'; "
-                f"mend the label file"
+                f"correct the label file"
             )
         last = item
 
 
 def _check_files(home: Path, items: Sequence[Item]) -> None:
-    """One listing a folder instead of one question a file: slow disks have many of both."""
+    """Check that all files exist; one listing per folder is faster than one query per file."""
     names: dict[Path, frozenset[str]] = {}
     missing: list[Path] = []
     for item in items:
@@ -109,8 +113,8 @@ def _check_files(home: Path, items: Sequence[Item]) -> None:
             missing.append(item.path)
     if missing:
         raise SodapError(
-            f"{len(missing)} of {len(items)} images of {home} are missing, the first is "
-            f"{missing[0]}; unpack the archive again or mend the label file"
+            f"{len(missing)} of {len(items)} images in {home} are missing, the first is "
+            f"{missing[0]}; unpack the archive again or correct the label file"
         )
 
 
@@ -118,7 +122,7 @@ def _names_in(folder: Path) -> frozenset[str]:
     try:
         with os.scandir(folder) as entries:
             return frozenset(entry.name for entry in entries)
-    except (FileNotFoundError, NotADirectoryError, ValueError):  # a zero byte in the name
+    except (FileNotFoundError, NotADirectoryError, ValueError):  # ValueError: null byte in the name
         return frozenset()
     except OSError as error:
-        raise SodapError(f"the folder {folder} cannot be read: {error.strerror}") from error
+        raise SodapError(f"cannot read the folder {folder}: {error.strerror}") from error

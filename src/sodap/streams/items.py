@@ -1,27 +1,31 @@
-"""One image file and what its data set says of it: what every source gives and all else takes."""
+"""`Item`, an image file with its labels, and `Source`, a data set that yields items."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Literal
+
+SplitName = Literal["train", "val", "test"]
+SPLITS: tuple[SplitName, ...] = ("train", "val", "test")
 
 
 @dataclass(frozen=True)
 class Item:
-    """An image that can be learned from."""
+    """An image file and what its data set says about it."""
 
     path: Path
     label: str
-    """The class that the source's label map gives it."""
+    """The class, as the source's label map gives it."""
     original: str
-    """The label as the data set writes it: a grade, a diagnosis."""
+    """The label as the data set writes it, for example a grade or a diagnosis."""
     group: str | None = None
-    """Whatever must not sit on both sides of a split: a patient, a lesion, a video."""
+    """Images of one group (a patient, a lesion, a video) belong in the same split."""
     domain: str | None = None
-    """For a source that holds several domains: a session, a style, a clinic."""
+    """The session, style or clinic, for a source that holds several domains."""
     split: str | None = None
-    """train, val or test, where the data set's authors have split it themselves."""
+    """train, val or test, if the data set comes with splits."""
 
 
 @dataclass(frozen=True)
@@ -31,12 +35,12 @@ class Source:
     name: str
     title: str
     classes: tuple[str, ...]
-    """In order; empty for a source that takes its classes from the user's files."""
+    """Class names in order; empty for a source whose classes come from the user's files."""
     licence: str
     citation: str
     advice: str
-    """Where to get it and where to put it; nothing is downloaded behind the user's back."""
+    """Where to get the data set and where to put it. Nothing is downloaded automatically."""
     read: Callable[[Path], list[Item]] = field(repr=False)
-    """All its items below a folder; raises SodapError in one sentence where something is amiss."""
+    """Returns all items below a folder; raises SodapError if the files are not as expected."""
     totals: Mapping[str, int] = field(default_factory=dict)
-    """How many images of each original label the complete data set has."""
+    """Number of images of each original label in the complete data set."""

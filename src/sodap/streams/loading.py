@@ -1,17 +1,20 @@
-"""From a name to a stream: a registered one, a protocol, a folder or a table of one's own."""
+"""`load_stream`: a stream by the name of a stream or protocol, or the path of a folder or table."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from sodap.errors import SodapError
 from sodap.streams.catalogue import data_roots
-from sodap.streams.plans import Plan, build_stream, over_classes, plan, plan_folder, plan_table
+from sodap.streams.plans import Plan, plan_folder, plan_protocol, plan_table, with_classes
 from sodap.streams.protocols import protocol_names
 from sodap.streams.registry import make_stream, stream_names
 from sodap.streams.splits import read_splits
-from sodap.streams.stream import Stream
+
+if TYPE_CHECKING:
+    from sodap.streams.stream import Stream
 
 TABLES = (".csv", ".parquet")
 
@@ -26,18 +29,26 @@ def load_stream(
     classes: Sequence[str] | None = None,
     on_progress: Callable[[int, int], None] | None = None,
 ) -> Stream:
-    """A stream ready to learn.
+    """Load a stream, decoding its images if they are not in the cache yet.
 
-    `name` is a registered stream, a protocol, a folder DOMAIN/CLASS/image, or a CSV or Parquet
-    table. `data` is where data sets lie; by default $SODAP_DATA, or ./data. `splits` is a file of
-    splits to use again, or a folder with the lists that the paper's authors published. `classes`
-    fixes the classes and their order for own images: give those of a learner that learns on.
+    Args:
+        name: A generated stream (`digits`), a protocol (`open-dr`), a folder DOMAIN/CLASS/image,
+            or a CSV or Parquet table.
+        image_size: Side of the images in pixels; generated streams have a fixed size.
+        data: The folder that holds the data sets; default: $SODAP_DATA, or ./data.
+        split_seed: Seed of the random splits.
+        splits: A file of saved splits, or the folder with the lists of the paper's authors.
+        classes: Fixes the classes and their order for a folder or a table. To learn on with a
+            saved model, give the classes of its learner.
+        on_progress: Called with the number of images decoded so far and the total.
     """
     if not 8 <= image_size <= 2048:
-        raise SodapError(f"image_size must lie between 8 and 2048 pixels, got {image_size}")
+        raise SodapError(f"image_size must be between 8 and 2048 pixels, got {image_size}")
     if name in stream_names():
         return make_stream(name)
     plan = make_plan(name, data=data, split_seed=split_seed, splits=splits, classes=classes)
+    from sodap.streams.build import build_stream  # imports torch, which a plan does not need
+
     return build_stream(plan, image_size, on_progress)
 
 
@@ -49,19 +60,22 @@ def make_plan(
     splits: str | None = None,
     classes: Sequence[str] | None = None,
 ) -> Plan:
-    """Which images a stream will be made of, without decoding one."""
+    """Plan a stream without decoding images; the arguments are those of `load_stream`."""
     lists = Path(splits) if splits is not None and Path(splits).is_dir() else None
     saved = None if splits is None or lists is not None else read_splits(Path(splits))
     if name in protocol_names():
-        return plan(name, data_roots(data), split_seed, lists=lists, saved=saved)
+        return plan_protocol(name, data_roots(data), split_seed, lists=lists, saved=saved)
     if lists is not None:
-        raise SodapError(f"lists of splits are for paper-dr; '{name}' needs a file of splits")
+        raise SodapError(
+            f"'{lists}' is a folder, but lists of splits are for paper-dr only; "
+            f"give '{name}' a file of splits"
+        )
     path = Path(name)
     if path.is_dir():
-        return over_classes(plan_folder(path, split_seed, saved=saved), classes)
+        return with_classes(plan_folder(path, split_seed, saved=saved), classes)
     if path.is_file() and path.suffix.lower() in TABLES:
-        return over_classes(plan_table(path, split_seed, saved=saved), classes)
+        return with_classes(plan_table(path, split_seed, saved=saved), classes)
     raise SodapError(
-        f"no stream is called '{name}', and no folder and no table is there; "
+        f"no stream is called '{name}', and there is no such folder or table; "
         f"there are: {', '.join([*stream_names(), *protocol_names()])}"
     )

@@ -1,10 +1,10 @@
-"""Names of files as people read them: a disk takes any bytes, a page and a terminal do not."""
+"""File names that are not valid UTF-8: how to detect them and how to print them."""
 
 from __future__ import annotations
 
 
 def is_utf8(name: str) -> bool:
-    """Python keeps other bytes of a name as halves of characters, which no text can hold."""
+    """Whether a file name is valid UTF-8; Python keeps other bytes as surrogates."""
     try:
         name.encode()
     except UnicodeEncodeError:
@@ -13,5 +13,5 @@ def is_utf8(name: str) -> bool:
 
 
 def printable(name: object) -> str:
-    r"""A name or a path with what is no text in it spelled out, as in `M\udcfcller.jpg`."""
+    r"""Return a name or path with invalid bytes escaped, as in `M\udcfcller.jpg`."""
     return str(name).replace("\0", r"\x00").encode(errors="backslashreplace").decode()

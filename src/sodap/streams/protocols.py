@@ -1,6 +1,6 @@
-"""Named ways to make a stream of data sets: which domains, which images, which split.
+"""Protocols: named recipes that make a stream from data sets (domains, images, splits).
 
-A `Protocol` is a description; `sodap.streams.plans` applies it to the files that are here.
+A `Protocol` is a description; `sodap.streams.plans.plan_protocol` applies it to files.
 """
 
 from __future__ import annotations
@@ -10,56 +10,55 @@ from dataclasses import dataclass
 from typing import Literal
 
 from sodap.errors import SodapError
-from sodap.streams.augment import PAPER_AUGMENTATION, Augmentation
+from sodap.streams.augmentation import PAPER_AUGMENTATION, Augmentation
 from sodap.streams.sources import core50, retinopathy, skin
 from sodap.streams.splits import Fractions
 
 Counts = Mapping[str, int]
-"""Class -> images."""
+"""Class -> number of images."""
 
 
 @dataclass(frozen=True)
 class DomainSpec:
-    """Where a domain's images come from."""
+    """Where the images of a domain come from."""
 
     name: str
     source: str
     part: str | None = None
-    """The domain of the source's items, where one data set holds several."""
+    """Which domain of the source, if the source holds several."""
     keep: Counts | Literal["balance"] | None = None
-    """How many images of a class are drawn; "balance": as many as the rarest class has."""
+    """Images to draw of a class; "balance": as many of each as the rarest class has."""
     listed: str | None = None
-    """Under which name the paper's authors have published a list of splits."""
+    """The domain's name in the lists that the paper's authors published."""
     expected: Counts | None = None
-    """How many images of each class the paper's tables have."""
+    """Images of each class in the paper's tables."""
 
 
 @dataclass(frozen=True)
 class Protocol:
-    """One way to make a stream; everything but the seed is fixed."""
+    """A named way to make a stream; only the seed of the random splits is left open."""
 
     name: str
     title: str
     classes: tuple[str, ...]
     domains: tuple[DomainSpec, ...]
-    """In the order of learning; domains that are never learned come last."""
+    """In the order of learning; unseen domains last."""
     fractions: Fractions
     grouped: bool
-    """Whether a patient, a lesion or a video stays on one side."""
+    """Whether all images of a patient, lesion or video get the same split."""
     augmentation: Augmentation
     note: str
     unseen: tuple[str, ...] = ()
-    """Domains that are only tested on."""
+    """Domains that are tested but never learned."""
     expected_split: str | None = None
-    """The split that the expected counts speak of, where it is not all images."""
+    """The split that `DomainSpec.expected` counts; None: all images."""
 
-
-# ------------------------------------------------------------------ the protocols
 
 _PROTOCOLS: dict[str, Protocol] = {}
 
 
 def register_protocol(protocol: Protocol) -> Protocol:
+    """Make a protocol available under its name, for example as `stream=NAME`."""
     if protocol.name in _PROTOCOLS:
         raise ValueError(f"a protocol named '{protocol.name}' is registered already")
     _PROTOCOLS[protocol.name] = protocol
@@ -75,6 +74,8 @@ def find_protocol(name: str) -> Protocol:
         raise SodapError(f"no protocol is called '{name}'; there are: {', '.join(_PROTOCOLS)}")
     return _PROTOCOLS[name]
 
+
+# ------------------------------------------------------------------ the protocols
 
 EIGHT_ONE_ONE = (8, 1, 1)
 OBJECT_AUGMENTATION = Augmentation(hflip=True)
@@ -101,7 +102,7 @@ _PAPER_SKIN = tuple(
     for name, count in (("isic2020", 584), ("ham10000", 1113), ("derm7pt", 252))
 )
 
-# Training images of each class (row) in each session (column), as the paper prints them.
+# Training images of each class (row) in each session (column), from the paper's table.
 _CORE50_TRAINING = (
     (1064, 1066, 1066, 1064, 1066, 1064, 1066, 1064, 1066, 1066, 1066),
     (1048, 1052, 1052, 1052, 1052, 1051, 1049, 1050, 1052, 1052, 1047),
@@ -132,8 +133,8 @@ register_protocol(
         EIGHT_ONE_ONE,
         grouped=False,
         augmentation=PAPER_AUGMENTATION,
-        note="Split by image: the two eyes of a patient can be on both sides. "
-        "Give the authors' lists to have their splits.",
+        note="Split by image: the eyes of one patient can be in different splits. "
+        "Give the authors' lists to use their splits.",
     )
 )
 register_protocol(
@@ -145,7 +146,7 @@ register_protocol(
         EIGHT_ONE_ONE,
         grouped=True,
         augmentation=PAPER_AUGMENTATION,
-        note="Patients are known for DRD alone; in the other two, an image is on its own.",
+        note="Patients are known only for DRD; in the other two, each image is its own group.",
     )
 )
 register_protocol(
@@ -157,8 +158,8 @@ register_protocol(
         EIGHT_ONE_ONE,
         grouped=False,
         augmentation=PAPER_AUGMENTATION,
-        note="Split by image: photographs of one lesion can be on both sides. "
-        "The paper does not say which benign images it drew; here the seed does.",
+        note="Split by image: photographs of one lesion can be in different splits. "
+        "The paper does not say which benign images it drew; here they depend on the seed.",
     )
 )
 register_protocol(
@@ -170,7 +171,7 @@ register_protocol(
         EIGHT_ONE_ONE,
         grouped=True,
         augmentation=PAPER_AUGMENTATION,
-        note="No patient (ISIC 2020) and no lesion (HAM10000) is on two sides.",
+        note="No patient (ISIC 2020) and no lesion (HAM10000) is in two splits.",
     )
 )
 register_protocol(
@@ -182,7 +183,7 @@ register_protocol(
         (70, 15, 15),
         grouped=False,
         augmentation=OBJECT_AUGMENTATION,
-        note="Split by frame: neighbouring frames of one video are on both sides.",
+        note="Split by frame: neighbouring frames of one video are in different splits.",
         expected_split="train",
     )
 )
@@ -195,20 +196,20 @@ register_protocol(
         (70, 15, 15),
         grouped=True,
         augmentation=OBJECT_AUGMENTATION,
-        note="A class has five videos a session: three train, one validates, one tests.",
+        note="A class has five videos per session: three for train, one for val, one for test.",
     )
 )
 register_protocol(
     Protocol(
         "core50-ni",
-        "CORe50: eight sessions to learn, three that are never seen",
+        "CORe50: eight sessions to learn, three unseen",
         OBJECTS,
         tuple(_session(number) for number in (1, 2, 4, 5, 6, 8, 9, 11, 3, 7, 10)),
         EIGHT_ONE_ONE,
         grouped=True,
         augmentation=OBJECT_AUGMENTATION,
-        note="Sessions 3, 7 and 10 are tested on as a whole. In the others, a video of each class "
-        "validates and one tests, so that forgetting can be measured.",
+        note="Sessions 3, 7 and 10 are used for test only. In the others, one video of each class "
+        "is for val and one for test, so that forgetting can be measured.",
         unseen=("s3", "s7", "s10"),
     )
 )
@@ -221,7 +222,7 @@ register_protocol(
         EIGHT_ONE_ONE,
         grouped=True,
         augmentation=PAPER_AUGMENTATION,
-        note="Split by patient; IDRiD publishes no patients, there an image is on its own.",
+        note="Split by patient; IDRiD publishes no patients, so each image is its own group.",
     )
 )
 register_protocol(

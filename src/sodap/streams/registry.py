@@ -1,18 +1,20 @@
-"""Streams that are made in memory, by name; the tests run over all of them."""
+"""Streams that are generated in memory, by name."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import TYPE_CHECKING
 
-from sodap.streams.stream import Stream
+if TYPE_CHECKING:
+    from sodap.streams.stream import Stream
 
-Factory = Callable[[], Stream]
+    Factory = Callable[[], Stream]
 
 _FACTORIES: dict[str, Factory] = {}
 
 
 def register_stream(name: str) -> Callable[[Factory], Factory]:
-    """Make `load_stream(name)` call the decorated function, whose docstring describes it."""
+    """Decorator: `load_stream(name)` calls the function, whose docstring describes the stream."""
 
     def register(factory: Factory) -> Factory:
         if name in _FACTORIES:

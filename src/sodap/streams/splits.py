@@ -1,7 +1,7 @@
-"""Which image trains, which validates, which tests: dealt, given, saved and read again.
+"""Splits into train, val and test: assigned at random, given by the data set, saved and reloaded.
 
-A deal depends on the seed and on the names of files and groups, never on the order in which a disk
-lists them. It survives a move of the folder, another machine and another day.
+Random splits depend only on the seed and on the names of files and groups. The order of the files,
+the machine and the location of the folder do not matter.
 """
 
 from __future__ import annotations
@@ -17,18 +17,14 @@ from typing import Literal
 from sodap.errors import SodapError
 from sodap.randomness import Randomness
 from sodap.storage import write_bytes
-from sodap.streams.items import Item
+from sodap.streams.items import SPLITS, Item
 from sodap.streams.names import is_utf8, printable
-from sodap.streams.sources.labels import read_rows
-from sodap.streams.sources.retinopathy import STAGES
-
-SPLITS = ("train", "val", "test")
 
 Fractions = tuple[float, float, float]
-"""Shares of train, val and test; (8, 1, 1) says the same as (0.8, 0.1, 0.1)."""
+"""Shares of train, val and test; (8, 1, 1) means the same as (0.8, 0.1, 0.1)."""
 
 
-# ------------------------------------------------------------------ dealing
+# ------------------------------------------------------------------ assignment
 
 
 def assign_splits(
@@ -39,31 +35,32 @@ def assign_splits(
     grouped: bool,
     root: Path | None = None,
 ) -> list[str]:
-    """The split of each item, in the items' order; stratified by label.
+    """Assign each item to a split, stratified by label; returns splits in the order of the items.
 
-    With `grouped`, a group is dealt as one; an item without a group is a group of its own.
-    Every split is within one group of its share of each class where groups have one label each.
-    A class with at least as many groups as there are splits is in every split, even where its
-    share is smaller than a group. `root` is what file names are relative to.
+    With `grouped`, all images of a group get the same split. An image without a group counts as a
+    group of one. If no group mixes labels, every split is within one group of its share of each
+    class. A class with at least as many groups as there are splits is in every split, even if its
+    share is less than one group. File names are taken relative to `root`.
     """
-    shares = _shares(fractions)
+    shares = _normalise(fractions)
     groups: dict[str, list[int]] = defaultdict(list)
     for index, item in enumerate(items):
         own = f"file {relative(item.path, root)}"
         groups[f"group {item.group}" if grouped and item.group is not None else own].append(index)
 
-    draw = Randomness(seed)
-    drawn = sorted(groups, key=lambda key: (draw.number(f"split {key}"), key))
-    content = {key: Counter(items[index].label for index in groups[key]) for key in drawn}
-    side = _deal(content, shares)
-    found = [""] * len(items)
+    randomness = Randomness(seed)
+    shuffled = sorted(groups, key=lambda key: (randomness.number(f"split {key}"), key))
+    labels = {key: Counter(items[index].label for index in groups[key]) for key in shuffled}
+    assigned = _assign_groups(labels, shares)
+    splits = [""] * len(items)
     for key, members in groups.items():
         for index in members:
-            found[index] = side[key]
-    return found
+            splits[index] = assigned[key]
+    return splits
 
 
-def _shares(fractions: Fractions) -> dict[str, float]:
+def _normalise(fractions: Fractions) -> dict[str, float]:
+    """Shares that sum to 1, without the splits whose share is 0."""
     if len(fractions) != 3 or min(fractions) < 0 or fractions[0] <= 0:
         raise SodapError(
             f"the shares of train, val and test must be three numbers, none below 0 and the first "
@@ -73,65 +70,66 @@ def _shares(fractions: Fractions) -> dict[str, float]:
     return {name: part / whole for name, part in zip(SPLITS, fractions, strict=True) if part > 0}
 
 
-def _deal(content: Mapping[str, Counter[str]], shares: Mapping[str, float]) -> dict[str, str]:
-    """A split for each group; `content` counts the labels of the groups, in the order drawn."""
-    total: Counter[str] = sum(content.values(), Counter())
-    holders = {
-        label: [key for key, counts in content.items() if label in counts] for label in total
-    }
+def _assign_groups(
+    labels: Mapping[str, Counter[str]], shares: Mapping[str, float]
+) -> dict[str, str]:
+    """A split for each group; `labels` counts the labels in each group, in random order."""
+    total: Counter[str] = sum(labels.values(), Counter())
+    holders = {label: [key for key, counts in labels.items() if label in counts] for label in total}
     rarest_first = sorted(total, key=lambda label: (len(holders[label]), label))
     held: dict[str, Counter[str]] = {name: Counter() for name in shares}
-    dealt: Counter[str] = Counter()
-    side: dict[str, str] = {}
+    assigned: Counter[str] = Counter()
+    split_of: dict[str, str] = {}
 
-    def give(key: str, name: str) -> None:
-        side[key] = name
-        held[name].update(content[key])
-        dealt.update(content[key])
+    def assign(key: str, name: str) -> None:
+        split_of[key] = name
+        held[name].update(labels[key])
+        assigned.update(labels[key])
 
-    def lack(name: str, counts: Counter[str]) -> float:
-        """How far a split is behind its share of what is dealt once these images are, too.
+    def deficit(name: str, counts: Counter[str]) -> float:
+        """How far a split is below its share once these images are assigned as well.
 
-        Where this is largest, the images lower the squared error of all splits most.
+        Adding them where this is largest reduces the squared error over all splits the most.
         """
         return sum(
-            count * (shares[name] * (dealt[label] + count) - held[name][label]) / total[label]
+            count * (shares[name] * (assigned[label] + count) - held[name][label]) / total[label]
             for label, count in sorted(counts.items())
         )
 
-    # Nobody goes without: one group of each class to each split, the small ones to those that
-    # have small shares. Where there are too few groups, training and testing come before val.
+    # First give every split one group of each class, small groups to the splits with small
+    # shares. With too few groups, train and test come before val.
     for label in rarest_first:
-        present = {side[key] for key in holders[label] if key in side}
+        present = {split_of[key] for key in holders[label] if key in split_of}
         free = sorted(
-            (key for key in holders[label] if key not in side), key=lambda key: content[key][label]
+            (key for key in holders[label] if key not in split_of),
+            key=lambda key: labels[key][label],
         )
         waiting = [name for name in ("train", "test", "val") if name in shares.keys() - present]
         for name in waiting[: len(free)]:
-            give(free.pop(-1 if name == "train" else 0), name)
+            assign(free.pop(-1 if name == "train" else 0), name)
 
-    # All others in the order drawn; the rare classes first, while there is room to choose.
+    # Then the remaining groups in random order, rare classes first while there is most choice.
     for label in rarest_first:
         for key in holders[label]:
-            if key not in side:
-                counts = content[key]
-                give(key, max(shares, key=lambda name: lack(name, counts)))
-    return side
+            if key not in split_of:
+                counts = labels[key]
+                assign(key, max(shares, key=lambda name: deficit(name, counts)))
+    return split_of
 
 
 def given_splits(items: Sequence[Item]) -> list[str]:
-    """The splits that the items carry themselves."""
+    """The splits that the items come with; all items of a domain must have one."""
     without = [item for item in items if item.split is None]
     if without:
         raise SodapError(
             f"{len(without)} of {len(items)} images have no split while others have one, "
             f"for example {without[0].path}; give a split to all images of a domain or to none"
         )
-    found = [item.split for item in items if item.split is not None]
-    for item, name in zip(items, found, strict=True):
+    splits = [item.split for item in items if item.split is not None]
+    for item, name in zip(items, splits, strict=True):
         if name not in SPLITS:
-            raise SodapError(f"{item.path} has the split '{name}'; there are train, val and test")
-    return found
+            raise SodapError(f"{item.path} has the split '{name}'; use train, val or test")
+    return splits
 
 
 def undersample(
@@ -141,19 +139,19 @@ def undersample(
     *,
     root: Path | None = None,
 ) -> list[Item]:
-    """At most so many items of a label, drawn at random; labels that are not named stay whole.
+    """Keep at most `counts[label]` random items of a label; labels not named are kept whole.
 
-    "balance" keeps of every label as many as the rarest has. The items keep their order.
+    "balance" keeps as many of every label as the rarest label has. The order is unchanged.
     """
     present = Counter(item.label for item in items)
     wanted = dict.fromkeys(present, min(present.values(), default=0))
     if counts != "balance":
         wanted = {**present, **counts}
-    draw = Randomness(seed)
+    randomness = Randomness(seed)
     keys = [f"undersample {relative(item.path, root)}" for item in items]
-    drawn = sorted(range(len(items)), key=lambda index: (draw.number(keys[index]), keys[index]))
+    shuffled = sorted(range(len(items)), key=lambda i: (randomness.number(keys[i]), keys[i]))
     kept: set[int] = set()
-    for index in drawn:
+    for index in shuffled:
         label = items[index].label
         if wanted[label] > 0:
             wanted[label] -= 1
@@ -162,7 +160,7 @@ def undersample(
 
 
 def relative(path: Path, root: Path | None) -> str:
-    """The name of a file below `root`, with slashes; a file elsewhere keeps its path."""
+    """A path relative to `root`, with slashes; unchanged if the file is not below `root`."""
     if root is not None and path.is_relative_to(root):
         path = path.relative_to(root)
     return path.as_posix()
@@ -173,7 +171,7 @@ def relative(path: Path, root: Path | None) -> str:
 
 @dataclass(frozen=True)
 class SplitRow:
-    """A line of a file of splits."""
+    """A row of `splits.csv`."""
 
     domain: str
     path: str
@@ -181,7 +179,7 @@ class SplitRow:
     label: str
     original: str
     group: str
-    """Empty where the data set knows no groups."""
+    """Empty if the data set has no groups."""
     split: str
 
 
@@ -189,7 +187,7 @@ COLUMNS = tuple(field.name for field in fields(SplitRow))
 
 
 def write_splits(path: Path, rows: Sequence[SplitRow]) -> None:
-    """A table in UTF-8, but for names of files: their bytes are written as the disk has them."""
+    """Write a CSV file in UTF-8; file names keep their bytes, even if they are not UTF-8."""
     text = io.StringIO()
     writer = csv.writer(text, lineterminator="\n")
     writer.writerow(COLUMNS)
@@ -198,20 +196,23 @@ def write_splits(path: Path, rows: Sequence[SplitRow]) -> None:
 
 
 def read_splits(path: Path) -> list[SplitRow]:
+    """Read the rows that `write_splits` wrote."""
     try:
-        # Bytes, so that no line end inside a name is changed; Excel puts a mark before them.
+        # Read bytes to keep line ends inside of names; Excel adds a byte order mark.
         text = path.read_bytes().decode("utf-8-sig", "surrogateescape")
         lines = list(csv.reader(io.StringIO(text, newline="")))
     except FileNotFoundError as error:
         raise SodapError(f"there is no file of splits at {path}") from error
     except (OSError, ValueError, csv.Error) as error:
-        raise SodapError(f"{printable(path)} cannot be read as a table of splits") from error
+        raise SodapError(f"cannot read {printable(path)} as a table of splits") from error
     if not lines or tuple(lines[0]) != COLUMNS:
-        raise SodapError(f"{path} is no table of splits: its first line is not {','.join(COLUMNS)}")
+        raise SodapError(
+            f"{path} is not a table of splits: its first line is not {','.join(COLUMNS)}"
+        )
     for number, cells in enumerate(lines[1:], start=2):
         if len(cells) != len(COLUMNS) or cells[-1] not in SPLITS:
             raise SodapError(
-                f"{path}, row {number}: there should be {len(COLUMNS)} cells, "
+                f"{path}, row {number}: expected {len(COLUMNS)} cells, "
                 f"the last of them train, val or test"
             )
         words = (cell for name, cell in zip(COLUMNS, cells, strict=True) if name != "path")
@@ -219,87 +220,50 @@ def read_splits(path: Path) -> list[SplitRow]:
             raise SodapError(f"{path}, row {number} is not in UTF-8; save the table as UTF-8")
     rows = [SplitRow(*cells) for cells in lines[1:]]
     if len({(row.domain, row.path) for row in rows}) < len(rows):
-        raise SodapError(f"{path} names some image twice; every image has one split")
+        raise SodapError(f"{path} lists an image twice; list every image once")
     return rows
 
 
 @dataclass(frozen=True)
-class Matched:
-    """Items that a saved or published list names, and how the two differ."""
+class MatchedItems:
+    """Items that a list of splits names, and how the files differ from the list."""
 
     items: list[Item]
     splits: list[str]
     missing: int
-    """Images that the list names and the disk does not have."""
+    """Number of images in the list that are not on disk."""
     relabelled: int = 0
-    """Images whose label is another one in the list."""
+    """Number of images with another label in the list."""
+
+    def differences(self, domain: str, by: str) -> list[str]:
+        """One sentence for each kind of difference from the list; `by` names the list."""
+        sentences = []
+        if self.missing:
+            sentences.append(f"{domain}: {self.missing} images of the {by} are not here")
+        if self.relabelled:
+            sentences.append(f"{domain}: {self.relabelled} images have another class in the {by}")
+        return sentences
 
 
 def apply_splits(
     items: Sequence[Item], rows: Sequence[SplitRow], domain: str, *, root: Path | None = None
-) -> Matched:
-    """The items of a domain that saved splits name, with these splits."""
+) -> MatchedItems:
+    """The items of a domain that are in a file of splits, with their splits."""
     saved = {row.path: row for row in rows if row.domain == domain}
     if not saved:
-        raise SodapError(f"the saved splits know no domain '{domain}'")
+        raise SodapError(f"the saved splits have no domain '{domain}'")
     found = [(item, saved.get(relative(item.path, root))) for item in items]
     pairs = [(item, row) for item, row in found if row is not None]
     missing = saved.keys() - {row.path for _, row in pairs}
-    strange = sorted(path for path in missing if not is_utf8(path))
-    if strange:  # the name of a file that is gone, or a table that was saved in Latin-1
+    not_utf8 = sorted(path for path in missing if not is_utf8(path))
+    if not_utf8:  # a deleted file, or a table saved in Latin-1
         raise SodapError(
-            f"the saved splits name '{printable(strange[0])}', which is not in UTF-8 and no file "
+            f"the saved splits name '{printable(not_utf8[0])}', which is not in UTF-8 and no file "
             f"of domain '{domain}'; save the table as UTF-8 or delete the line"
         )
-    return Matched(
+    return MatchedItems(
         items=[item for item, _ in pairs],
         splits=[row.split for _, row in pairs],
         missing=len(missing),
         relabelled=sum(item.label != row.label for item, row in pairs),
-    )
-
-
-# ------------------------------------------------------------------ the authors' lists
-
-LISTED = {
-    "aptos": ("id_code", "diagnosis"),
-    "ddr": ("id_code", "diagnosis"),
-    "drd": ("image", "level"),
-}
-"""Domain -> the two columns of its files DOMAIN_{train,val,test}.csv."""
-
-
-def read_list_rows(folder: Path) -> list[SplitRow]:
-    """The authors' lists for diabetic retinopathy; they can be read where no image is.
-
-    The path of a row is the image's name without a suffix. The patient is known for drd alone,
-    whose images are called PATIENT_left and PATIENT_right.
-    """
-    rows: dict[tuple[str, str], SplitRow] = {}
-    for domain, (name, level) in LISTED.items():
-        for kind in SPLITS:
-            for row in read_rows(folder / f"{domain}_{kind}.csv", [name, level]):
-                image, grade = Path(row[name]).stem, row.known(row[level], STAGES)
-                if (domain, image) in rows:
-                    raise row.error(f"the image {image} is listed for the second time")
-                patient = image.rpartition("_")[0] if domain == "drd" else ""
-                rows[domain, image] = SplitRow(domain, image, STAGES[grade], grade, patient, kind)
-    return list(rows.values())
-
-
-def read_paper_lists(folder: Path) -> dict[str, dict[str, str]]:
-    """Domain -> image id -> split."""
-    found: dict[str, dict[str, str]] = {domain: {} for domain in LISTED}
-    for row in read_list_rows(folder):
-        found[row.domain][row.path] = row.split
-    return found
-
-
-def match_list(items: Sequence[Item], listed: Mapping[str, str]) -> Matched:
-    """The items whose file name, without its suffix, is in a list of image ids."""
-    pairs = [(item, listed[item.path.stem]) for item in items if item.path.stem in listed]
-    return Matched(
-        items=[item for item, _ in pairs],
-        splits=[name for _, name in pairs],
-        missing=len(listed) - len({item.path.stem for item, _ in pairs}),
     )

@@ -1,7 +1,7 @@
-"""Images as they arrive: a `Stream` of `Domain`s, each with three splits, learned stage by stage.
+"""`Stream`, a sequence of `Domain`s with three splits each, learned stage by stage.
 
-Images are uint8 `[N, 3, H, W]` tensors, in memory or mapped from a file: one layout for a stream of
-generated digits and for a decoded clinical archive. Every check happens here, once, at the door.
+Images are uint8 tensors `[N, 3, H, W]`, in memory or mapped from a file. Types, shapes and labels
+are checked here, when the objects are created.
 """
 
 from __future__ import annotations
@@ -14,12 +14,12 @@ import torch
 from torch import Tensor
 
 from sodap.errors import SodapError
-from sodap.streams.augment import Augmentation
+from sodap.streams.augmentation import Augmentation
 from sodap.streams.splits import SplitRow
 
 
 class MissingClassWarning(UserWarning):
-    """A domain's training split holds no image of some class; learning goes on without it."""
+    """A domain has no training image of some class."""
 
 
 @dataclass(frozen=True)
@@ -45,20 +45,20 @@ class Split:
         return len(self.labels)
 
     def take(self, count: int) -> Split:
-        """The first `count` images (fewer where there are fewer)."""
+        """The first `count` images, or all if there are fewer."""
         return Split(self.images[:count], self.labels[:count])
 
 
 @dataclass(frozen=True)
 class Domain:
-    """One source of images: a camera, a hospital, a season. Splits never share an image."""
+    """Images from one source (a camera, a hospital, a season) in three disjoint splits."""
 
     name: str
     train: Split
     val: Split
     test: Split
     classes: tuple[str, ...] = ()
-    """What the labels' numbers stand for, where it is known: then nobody can mix them up."""
+    """Class names in the order of the label numbers, if known; compared with the stream's."""
 
     def splits(self) -> Iterator[tuple[str, Split]]:
         yield "train", self.train
@@ -66,51 +66,53 @@ class Domain:
         yield "test", self.test
 
     def check(self, classes: Sequence[str]) -> None:
-        """Raise on what cannot be learned; warn about what can be lived with."""
+        """Raise SodapError if the domain cannot be learned; warn about classes without images."""
         self.check_classes(classes)
-        for kind, split in self.splits():
-            self.check_split(kind, split, classes)
+        for name, split in self.splits():
+            self.check_split(name, split, classes)
         present = set(self.train.labels.tolist())
         missing = [name for index, name in enumerate(classes) if index not in present]
         if missing:
             warnings.warn(
                 f"domain '{self.name}' has no training image of {', '.join(missing)}; "
-                f"what is known of that class comes from the other domains",
+                f"these classes are learned from the other domains only",
                 MissingClassWarning,
                 stacklevel=3,
             )
 
     def check_classes(self, classes: Sequence[str]) -> None:
-        """A number means one class here and another there: nobody would notice."""
+        """Raise SodapError if the label numbers stand for other classes than `classes`."""
         if self.classes and self.classes != tuple(classes):
             raise SodapError(
                 f"domain '{self.name}' numbers its classes {', '.join(self.classes)}, "
                 f"but they should be {', '.join(classes)}; load it with classes=learner.classes"
             )
 
-    def check_split(self, kind: str, split: Split, classes: Sequence[str]) -> None:
+    def check_split(self, name: str, split: Split, classes: Sequence[str]) -> None:
+        """Raise SodapError if a split is empty or has labels that are not classes."""
         if len(split) == 0:
             raise SodapError(
-                f"the {kind} split of domain '{self.name}' is empty; "
-                f"every domain needs images to train, validate and test on"
+                f"the {name} split of domain '{self.name}' is empty; "
+                f"every domain needs images for train, val and test"
             )
         low, high = int(split.labels.min()), int(split.labels.max())
         if low < 0 or high >= len(classes):
             raise SodapError(
-                f"domain '{self.name}' ({kind}) holds label {low if low < 0 else high}, "
+                f"the {name} split of domain '{self.name}' has label {low if low < 0 else high}, "
                 f"but the {len(classes)} classes are numbered 0 to {len(classes) - 1}"
             )
 
 
 def union(domains: Sequence[Domain]) -> Domain:
-    """All training and validation images of `domains` as one domain, otherwise like the last.
+    """Merge the train and val splits of several domains; name and test split are the last one's.
 
-    It is what an upper bound learns from. All of it is copied into memory.
+    Joint training, an upper bound for continual learning, uses this. All images are copied into
+    memory.
     """
     last = domains[-1]
 
-    def joined(kind: str) -> Split:
-        splits: list[Split] = [getattr(domain, kind) for domain in domains]
+    def joined(name: str) -> Split:
+        splits: list[Split] = [getattr(domain, name) for domain in domains]
         if len({split.images.shape[1:] for split in splits}) > 1:
             raise SodapError(
                 f"the domains up to '{last.name}' cannot be learned at once: "
@@ -124,7 +126,7 @@ def union(domains: Sequence[Domain]) -> Domain:
 
 @dataclass(frozen=True)
 class Stage:
-    """The time in which one domain is learned; `number` counts from 1, as in the paper."""
+    """One step of a stream, in which one domain is learned; `number` counts from 1."""
 
     number: int
     domain: Domain
@@ -132,19 +134,19 @@ class Stage:
 
 @dataclass(frozen=True)
 class Stream:
-    """Domains in the order of their arrival, over one fixed list of classes."""
+    """Domains in the order in which they are learned, over one fixed list of classes."""
 
     name: str
     classes: tuple[str, ...]
     domains: tuple[Domain, ...]
     unseen: tuple[Domain, ...] = ()
-    """Domains that are only ever tested on; they follow the others as columns of R."""
+    """Domains that are tested but never learned; the last columns of R."""
     augmentation: Augmentation = field(default_factory=Augmentation)
-    """Which random views suit these images, unless the training says otherwise."""
+    """Default augmentation for these images; the training settings can override it."""
     rows: tuple[SplitRow, ...] = ()
-    """Which file is in which split, for streams that are made of files."""
+    """The split of each file, for streams made of files."""
     notes: tuple[str, ...] = ()
-    """Where the files are not what a paper or a data set promises; one sentence each."""
+    """How the files differ from the complete data set, the paper or the saved splits."""
 
     def __post_init__(self) -> None:
         if len(self.classes) < 2 or len(set(self.classes)) != len(self.classes):
@@ -153,8 +155,8 @@ class Stream:
         if not self.domains or len(set(names)) != len(names):
             raise SodapError(f"stream '{self.name}' needs one or more domains with distinct names")
         for domain in self.domains:
-            for kind, split in domain.splits():
-                domain.check_split(kind, split, self.classes)
+            for name, split in domain.splits():
+                domain.check_split(name, split, self.classes)
         for domain in self.unseen:
             domain.check_split("test", domain.test, self.classes)
         for domain in self.tested:
@@ -162,7 +164,7 @@ class Stream:
 
     @property
     def tested(self) -> tuple[Domain, ...]:
-        """The columns of R: every domain that is learned, then those that never are."""
+        """The columns of R: all learned domains, then the unseen ones."""
         return self.domains + self.unseen
 
     def stages(self) -> Iterator[Stage]:

@@ -28,7 +28,7 @@ from sodap.streams.check.fingerprints import (
 from sodap.streams.check.sheets import LIMIT
 from sodap.streams.images import MIN_SIDE, read_image
 from sodap.streams.items import Item
-from sodap.streams.plans import Plan, PlannedDomain, plan, plan_lists
+from sodap.streams.plans import Plan, PlannedDomain, plan_lists, plan_protocol
 
 
 def picture(number: int, side: int = 160) -> Image.Image:
@@ -234,9 +234,9 @@ def test_everything_is_found(tmp_path: Path) -> None:
     assert [{p.path for p in twins.pictures} for twins in report.conflicts] == [
         {"1.jpg", "2.jpg", "3.jpg"}
     ]
-    assert [(flaw.path, flaw.what) for flaw in report.unreadable] == [
-        ("broken.jpg", "cannot be read as an image: it is damaged, cut short or of a rare kind")
-    ]
+    (flaw,) = report.unreadable
+    assert flaw.path == "broken.jpg"
+    assert "damaged" in flaw.what
     assert [flaw.path for flaw in report.tiny] == ["small.jpg"]
     assert set(report.missing) == {
         "two has no image of b",
@@ -311,7 +311,7 @@ def tiff(*pages: Image.Image) -> bytes:
 @pytest.mark.parametrize(
     ("name", "content", "words"),
     [
-        ("small.jpg", jpeg(picture(1).resize((5, 90))), "has 5 x 90 pixels; at least 8 a side"),
+        ("small.jpg", jpeg(picture(1).resize((5, 90))), "has 5 x 90 pixels"),
         ("renamed.dcm", jpeg(picture(1)), "DICOM file"),
         ("pages.tif", tiff(picture(1), picture(2)), "holds 2 pages"),
         ("float.tif", tiff(Image.new("F", (90, 90))), "holds floating-point values"),
@@ -418,7 +418,7 @@ def test_the_authors_lists_leak(shared: Path) -> None:
 
 def test_real_copies_in_idrid(shared: Path) -> None:
     """The data set itself has the same photograph under two names, some with two grades."""
-    whole = plan("open-dr", [shared / "data"])
+    whole = plan_protocol("open-dr", [shared / "data"])
     idrid = next(domain for domain in whole.domains if domain.name == "idrid")
     report = check_plan(Plan("idrid", whole.classes, (idrid,)))
     assert sum(map(len, (report.unreadable, report.tiny))) == 0

@@ -9,9 +9,9 @@ from sodap.streams.check.duplicates import exact_copies, near_copies
 from sodap.streams.check.fingerprints import Fingerprint, read_fingerprints
 from sodap.streams.check.result import CheckResult, Flaw, Leak, Picture, Side, Twins
 from sodap.streams.check.sheets import contact_sheet, pair_sheet
-from sodap.streams.items import Item
+from sodap.streams.items import SPLITS, Item
 from sodap.streams.plans import Plan
-from sodap.streams.splits import SPLITS, relative
+from sodap.streams.splits import relative
 
 TINY = 64
 """Pixels of the shorter side; what is smaller shows little at 224 x 224."""
@@ -34,7 +34,7 @@ def check_plan(plan: Plan, on_progress: Callable[[int, int], None] | None = None
     here: list[int] = []
     for domain in plan.domains:
         for kind in SPLITS:
-            for item in domain.of(kind):
+            for item in domain.in_split(kind):
                 if domain.root is not None:
                     here.append(len(items))
                 items.append(item)

@@ -1,4 +1,4 @@
-"""One file a data set; importing this package registers them all."""
+"""Data sets, one file each; importing this package registers all of them."""
 
 from sodap.streams.sources import aptos2019 as aptos2019
 from sodap.streams.sources import core50 as core50

@@ -1,4 +1,4 @@
-"""`aptos2019`: photographs of the retina from rural India, by several cameras."""
+"""`aptos2019`: retina photographs from rural India, taken with several cameras."""
 
 from __future__ import annotations
 
@@ -7,16 +7,16 @@ from pathlib import Path
 from sodap.streams.catalogue import register_source
 from sodap.streams.items import Item, Source
 from sodap.streams.sources.labels import read_rows
-from sodap.streams.sources.retinopathy import CLASSES, STAGES
+from sodap.streams.sources.retinopathy import CLASS_OF_GRADE, CLASSES
 
 
 def read(root: Path) -> list[Item]:
-    """train.csv (id_code, diagnosis) and train_images/; the test images have no public labels."""
+    """Read train.csv (id_code, diagnosis); the test images have no public labels."""
     items = []
     for row in read_rows(root / "train.csv", ["id_code", "diagnosis"]):
-        grade = row.known(row["diagnosis"], STAGES)
+        grade = row.one_of(row["diagnosis"], CLASS_OF_GRADE)
         path = root / "train_images" / f"{row['id_code']}.png"
-        items.append(Item(path, STAGES[grade], grade))
+        items.append(Item(path, CLASS_OF_GRADE[grade], grade))
     return items
 
 

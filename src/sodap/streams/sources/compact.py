@@ -1,6 +1,6 @@
-"""The compact layout, for small copies of large data sets: images/ and one labels.csv.
+"""The compact layout for small copies of large data sets: images/ and labels.csv.
 
-The column `image` names the file; `official_split` is the authors' split where they made one.
+The column `image` is the file name; the optional `official_split` is the authors' split.
 """
 
 from __future__ import annotations
@@ -21,17 +21,21 @@ def is_compact(root: Path) -> bool:
 def read_compact(
     root: Path, column: str, labels: Mapping[str, str], group: str | None = None
 ) -> list[Item]:
-    """Items with the label map `labels` of a `column`, grouped by another."""
+    """Read items from labels.csv.
+
+    `column` holds the original label, which `labels` maps to the class; `group` names the column
+    with the patient or lesion.
+    """
     items = []
     for row in read_rows(root / LABELS, ["image", column, *([group] if group else [])]):
-        original = row.known(row[column], labels)
+        original = row.one_of(row[column], labels)
         items.append(
             Item(
                 root / "images" / row["image"],
                 labels[original],
                 original,
                 group=row[group] if group else None,
-                split=row.split("official_split"),
+                split=row.split_name("official_split"),
             )
         )
     return items

@@ -1,4 +1,4 @@
-"""`ddr`: photographs of the retina from 147 hospitals in China."""
+"""`ddr`: retina photographs from 147 hospitals in China."""
 
 from __future__ import annotations
 
@@ -7,14 +7,14 @@ from pathlib import Path
 
 from sodap.streams.catalogue import register_source
 from sodap.streams.items import Item, Source
-from sodap.streams.sources.labels import SPLITS, Row, read_text
-from sodap.streams.sources.listing import one_of
-from sodap.streams.sources.retinopathy import CLASSES, STAGES, UNGRADABLE
+from sodap.streams.sources.labels import SPLIT_ALIASES, Row, read_text
+from sodap.streams.sources.listing import first_existing
+from sodap.streams.sources.retinopathy import CLASS_OF_GRADE, CLASSES, UNGRADABLE
 
 
 def read(root: Path) -> list[Item]:
-    """DR_grading/SPLIT.txt with lines `FILE GRADE`, and DR_grading/SPLIT/FILE."""
-    grading = one_of(root, "DR_grading", "DDR-dataset/DR_grading")
+    """Read DR_grading/SPLIT.txt with lines `FILE GRADE`; images are DR_grading/SPLIT/FILE."""
+    grading = first_existing(root, "DR_grading", "DDR-dataset/DR_grading")
     return [item for split in ("train", "valid", "test") for item in _read_split(grading, split)]
 
 
@@ -26,11 +26,12 @@ def _read_split(grading: Path, split: str) -> Iterator[Item]:
             case []:
                 continue
             case [name, label]:
-                grade = row.known(label, (*STAGES, UNGRADABLE))
+                grade = row.one_of(label, (*CLASS_OF_GRADE, UNGRADABLE))
             case _:
                 raise row.error("expected a file name and a grade")
         if grade != UNGRADABLE:
-            yield Item(grading / split / name, STAGES[grade], grade, split=SPLITS[split])
+            path = grading / split / name
+            yield Item(path, CLASS_OF_GRADE[grade], grade, split=SPLIT_ALIASES[split])
 
 
 register_source(

@@ -1,4 +1,4 @@
-"""`derm7pt`: the dermoscopic images of an interactive atlas, one for each of 1,011 cases."""
+"""`derm7pt`: dermoscopic images of an interactive atlas, one for each of 1,011 cases."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from pathlib import Path
 from sodap.streams.catalogue import register_source
 from sodap.streams.items import Item, Source
 from sodap.streams.sources.labels import read_rows
-from sodap.streams.sources.listing import one_of
+from sodap.streams.sources.listing import first_existing
 from sodap.streams.sources.skin import CLASSES
 
 TOTALS = {
@@ -35,17 +35,17 @@ TOTALS = {
 
 DIAGNOSES = {name: "malignant" if name.startswith("melanoma") else "benign" for name in TOTALS}
 
-SPLITS = {"train": "train_indexes.csv", "val": "valid_indexes.csv", "test": "test_indexes.csv"}
+SPLIT_FILES = {"train": "train_indexes.csv", "val": "valid_indexes.csv", "test": "test_indexes.csv"}
 
 
 def read(root: Path) -> list[Item]:
-    """meta/meta.csv, whose column derm is a path in images/, and the splits as row numbers."""
-    meta = one_of(root, "meta", "release_v0/meta")
+    """Read meta/meta.csv, whose column derm is a path in images/, and the split files."""
+    meta = first_existing(root, "meta", "release_v0/meta")
     splits = _splits(meta)
     items = []
     rows = read_rows(meta / "meta.csv", ["case_num", "diagnosis", "derm"])
     for index, row in enumerate(rows):
-        diagnosis = row.known(row["diagnosis"].lower(), DIAGNOSES)
+        diagnosis = row.one_of(row["diagnosis"].lower(), DIAGNOSES)
         items.append(
             Item(
                 meta.parent / "images" / row["derm"],
@@ -59,10 +59,10 @@ def read(root: Path) -> list[Item]:
 
 
 def _splits(meta: Path) -> dict[str, str]:
-    """The split of each row of meta.csv, counted from 0."""
+    """Row number in meta.csv, from 0 -> split."""
     return {
         row["indexes"]: split
-        for split, file in SPLITS.items()
+        for split, file in SPLIT_FILES.items()
         for row in read_rows(meta / file, ["indexes"])
     }
 

@@ -1,4 +1,4 @@
-"""`drd`: photographs of both eyes of 17,563 patients, from EyePACS clinics in the United States."""
+"""`drd`: retina photographs of 17,563 patients, both eyes, from EyePACS clinics in the USA."""
 
 from __future__ import annotations
 
@@ -7,19 +7,19 @@ from pathlib import Path
 from sodap.streams.catalogue import register_source
 from sodap.streams.items import Item, Source
 from sodap.streams.sources.labels import read_rows
-from sodap.streams.sources.retinopathy import CLASSES, STAGES
+from sodap.streams.sources.retinopathy import CLASS_OF_GRADE, CLASSES
 
 
 def read(root: Path) -> list[Item]:
-    """trainLabels.csv (image, level) and train/; images are named PATIENT_left, PATIENT_right."""
+    """Read trainLabels.csv (image, level); images are train/PATIENT_left.jpeg and _right.jpeg."""
     items = []
     for row in read_rows(root / "trainLabels.csv", ["image", "level"]):
-        grade = row.known(row["level"], STAGES)
+        grade = row.one_of(row["level"], CLASS_OF_GRADE)
         patient, _, eye = row["image"].rpartition("_")
         if not patient or eye not in ("left", "right"):
             raise row.error(f"the image '{row['image']}' is not named PATIENT_left or _right")
         path = root / "train" / f"{row['image']}.jpeg"
-        items.append(Item(path, STAGES[grade], grade, group=patient))
+        items.append(Item(path, CLASS_OF_GRADE[grade], grade, group=patient))
     return items
 
 

@@ -1,4 +1,4 @@
-"""`ham10000`: dermoscopic images from Vienna and Queensland, often several of one lesion."""
+"""`ham10000`: dermoscopic images from Vienna and Queensland, often several per lesion."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from sodap.streams.catalogue import register_source
 from sodap.streams.items import Item, Source
 from sodap.streams.sources.compact import is_compact, read_compact
 from sodap.streams.sources.labels import read_rows
-from sodap.streams.sources.listing import by_stem, one_of
+from sodap.streams.sources.listing import first_existing, images_by_stem
 from sodap.streams.sources.skin import CLASSES
 
 TOTALS = {
@@ -21,20 +21,21 @@ TOTALS = {
     "df": 115,
 }
 
-# As in the paper: carcinomas (bcc, akiec) count among the rest.
+# As in the paper, only melanoma is malignant; carcinomas (bcc, akiec) count as benign.
 DIAGNOSES = {dx: "malignant" if dx == "mel" else "benign" for dx in TOTALS}
 
 
 def read(root: Path) -> list[Item]:
-    """HAM10000_metadata and the two parts of the images; or the compact layout."""
+    """Read HAM10000_metadata and the two folders of images, or the compact layout."""
     if is_compact(root):
         return read_compact(root, "dx", DIAGNOSES, group="lesion")
-    labels = one_of(root, "HAM10000_metadata.csv", "HAM10000_metadata", "HAM10000_metadata.tab")
+    names = ("HAM10000_metadata.csv", "HAM10000_metadata", "HAM10000_metadata.tab")
+    labels = first_existing(root, *names)
     first = root / "HAM10000_images_part_1"
-    files = by_stem([first, root / "HAM10000_images_part_2"])
+    files = images_by_stem([first, root / "HAM10000_images_part_2"])
     items = []
     for row in read_rows(labels, ["lesion_id", "image_id", "dx"]):
-        diagnosis = row.known(row["dx"], DIAGNOSES)
+        diagnosis = row.one_of(row["dx"], DIAGNOSES)
         image = row["image_id"]
         path = files.get(image, first / f"{image}.jpg")
         items.append(Item(path, DIAGNOSES[diagnosis], diagnosis, group=row["lesion_id"]))

@@ -1,4 +1,4 @@
-"""`idrid`: photographs of the retina from one eye clinic in Nanded, India."""
+"""`idrid`: retina photographs from one eye clinic in Nanded, India."""
 
 from __future__ import annotations
 
@@ -8,30 +8,30 @@ from sodap.streams.catalogue import register_source
 from sodap.streams.items import Item, Source
 from sodap.streams.sources.compact import is_compact, read_compact
 from sodap.streams.sources.labels import read_rows
-from sodap.streams.sources.listing import one_of
-from sodap.streams.sources.retinopathy import CLASSES, STAGES
+from sodap.streams.sources.listing import first_existing
+from sodap.streams.sources.retinopathy import CLASS_OF_GRADE, CLASSES
 
-# Folder of the images and label file of each split.
-SPLITS = {
+SPLIT_FILES = {
     "train": ("a. Training Set", "a. IDRiD_Disease Grading_Training Labels.csv"),
     "test": ("b. Testing Set", "b. IDRiD_Disease Grading_Testing Labels.csv"),
 }
+"""Split -> folder of the images, label file."""
 
 
 def read(root: Path) -> list[Item]:
-    """`B. Disease Grading`, or the compact layout with grade and official_split."""
+    """Read the folder `B. Disease Grading`, or the compact layout (grade, official_split)."""
     if is_compact(root):
-        return read_compact(root, "grade", STAGES)
-    # The archive holds this folder; some tools strip the outermost one.
-    images = one_of(root, "B. Disease Grading/1. Original Images", "1. Original Images")
+        return read_compact(root, "grade", CLASS_OF_GRADE)
+    # Some tools strip the outermost folder of the archive.
+    images = first_existing(root, "B. Disease Grading/1. Original Images", "1. Original Images")
     items = []
-    for split, (folder, labels) in SPLITS.items():
+    for split, (folder, labels) in SPLIT_FILES.items():
         file = images.parent / "2. Groundtruths" / labels
         for row in read_rows(file, ["Image name", "Retinopathy grade"]):
-            grade = row.known(row["Retinopathy grade"], STAGES)
-            # Both sets count from IDRiD_001: only the folder tells them apart.
+            grade = row.one_of(row["Retinopathy grade"], CLASS_OF_GRADE)
+            # Both sets start at IDRiD_001 and differ only by the folder.
             path = images / folder / f"{row['Image name']}.jpg"
-            items.append(Item(path, STAGES[grade], grade, split=split))
+            items.append(Item(path, CLASS_OF_GRADE[grade], grade, split=split))
     return items
 
 

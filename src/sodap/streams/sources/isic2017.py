@@ -1,4 +1,4 @@
-"""`isic2017`: dermoscopic images of the ISIC challenge of 2017, part 3."""
+"""`isic2017`: dermoscopic images of the ISIC 2017 challenge, part 3."""
 
 from __future__ import annotations
 
@@ -8,22 +8,22 @@ from sodap.streams.catalogue import register_source
 from sodap.streams.items import Item, Source
 from sodap.streams.sources.compact import is_compact, read_compact
 from sodap.streams.sources.labels import read_rows
-from sodap.streams.sources.skin import CLASSES, MELANOMA
+from sodap.streams.sources.skin import CLASS_OF_TARGET, CLASSES
 
-SPLITS = {"train": "Training", "val": "Validation", "test": "Test_v2"}
+SPLIT_NAMES = {"train": "Training", "val": "Validation", "test": "Test_v2"}
 
 
 def read(root: Path) -> list[Item]:
-    """ISIC-2017_SPLIT_Part3_GroundTruth.csv and ISIC-2017_SPLIT_Data/; or the compact layout."""
+    """Read ISIC-2017_SPLIT_Part3_GroundTruth.csv for each split, or the compact layout."""
     if is_compact(root):
-        return read_compact(root, "malignant", MELANOMA)
+        return read_compact(root, "malignant", CLASS_OF_TARGET)
     items = []
-    for split, name in SPLITS.items():
+    for split, name in SPLIT_NAMES.items():
         labels = root / f"ISIC-2017_{name}_Part3_GroundTruth.csv"
         for row in read_rows(labels, ["image_id", "melanoma"]):
-            melanoma = row.known(row["melanoma"], MELANOMA)
+            melanoma = row.one_of(row["melanoma"], CLASS_OF_TARGET)
             path = root / f"ISIC-2017_{name}_Data" / f"{row['image_id']}.jpg"
-            items.append(Item(path, MELANOMA[melanoma], melanoma, split=split))
+            items.append(Item(path, CLASS_OF_TARGET[melanoma], melanoma, split=split))
     return items
 
 

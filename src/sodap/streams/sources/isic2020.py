@@ -1,4 +1,4 @@
-"""`isic2020`: dermoscopic images of 2,056 patients from three continents, few of them melanomas."""
+"""`isic2020`: dermoscopic images of 2,056 patients from three continents, few with melanoma."""
 
 from __future__ import annotations
 
@@ -8,26 +8,26 @@ from sodap.streams.catalogue import register_source
 from sodap.streams.items import Item, Source
 from sodap.streams.sources.compact import is_compact, read_compact
 from sodap.streams.sources.labels import read_rows
-from sodap.streams.sources.listing import one_of
-from sodap.streams.sources.skin import CLASSES, MELANOMA
+from sodap.streams.sources.listing import first_existing
+from sodap.streams.sources.skin import CLASS_OF_TARGET, CLASSES
 
 
 def read(root: Path) -> list[Item]:
-    """train.csv as on Kaggle or the archive's ground truth; or the compact layout."""
+    """Read Kaggle's train.csv, the ISIC archive's ground truth, or the compact layout."""
     if is_compact(root):
-        return read_compact(root, "malignant", MELANOMA, group="patient")
-    labels = one_of(
+        return read_compact(root, "malignant", CLASS_OF_TARGET, group="patient")
+    labels = first_existing(
         root,
         "train.csv",
         "ISIC_2020_Training_GroundTruth.csv",
         "ISIC_2020_Training_GroundTruth_v2.csv",
     )
-    images = one_of(root, "train", "jpeg/train", "ISIC_2020_Training_JPEG/train")
+    images = first_existing(root, "train", "jpeg/train", "ISIC_2020_Training_JPEG/train")
     items = []
     for row in read_rows(labels, ["image_name", "patient_id", "target"]):
-        target = row.known(row["target"], MELANOMA)
+        target = row.one_of(row["target"], CLASS_OF_TARGET)
         path = images / f"{row['image_name']}.jpg"
-        items.append(Item(path, MELANOMA[target], target, group=row["patient_id"]))
+        items.append(Item(path, CLASS_OF_TARGET[target], target, group=row["patient_id"]))
     return items
 
 

@@ -1,77 +1,80 @@
-"""What lies in a folder, in the order of the names, without what begins with a dot."""
+"""Contents of folders, sorted by name, without hidden files."""
 
 from __future__ import annotations
 
 import os
 from collections.abc import Iterable
 from pathlib import Path
+from typing import NamedTuple
 
 from sodap.errors import SodapError
 from sodap.streams.images import SUFFIXES
 
-# Pictures that would otherwise be left out in silence.
-OTHER_IMAGES = (".jfif", ".heic", ".heif", ".avif", ".jp2", ".jxl", ".psd", ".raw", ".nii", ".svs")
+# Image formats that cannot be read: an error is better than leaving them out without a word.
+UNSUPPORTED = (".jfif", ".heic", ".heif", ".avif", ".jp2", ".jxl", ".psd", ".raw", ".nii", ".svs")
 
-# What often lies beside images and is none: no word is lost about it.
+# Files that are common beside images; they are ignored without a warning.
 NOTES = (
     *(".txt", ".md", ".rst", ".pdf", ".doc", ".docx", ".html", ".htm", ".log", ".cff", ".bib"),
     *(".csv", ".tsv", ".xls", ".xlsx", ".ods", ".parquet", ".json", ".jsonl", ".xml"),
     *(".yaml", ".yml", ".toml", ".ini", ".cfg", ".db", ".md5", ".sha1", ".sha256"),
     *(".py", ".ipynb", ".sh"),
 )
-NAMES_OF_NOTES = ("readme", "license", "licence", "copying", "notice", "changelog", "citation")
+NOTE_NAMES = ("readme", "license", "licence", "copying", "notice", "changelog", "citation")
 
 
-def contents(folder: Path) -> tuple[list[str], list[str]]:
-    """Names of the folders and of the images in it."""
-    folders, images, _ = all_contents(folder)
-    return folders, images
+class Contents(NamedTuple):
+    """Names in a folder."""
+
+    folders: list[str]
+    images: list[str]
+    others: list[str]
+    """Files that are neither images nor notes."""
 
 
-def all_contents(folder: Path) -> tuple[list[str], list[str], list[str]]:
-    """Names of the folders, of the images, and of the files that are neither images nor notes."""
-    folders, images, others = [], [], []
+def list_folder(folder: Path) -> Contents:
+    """List a folder; raises SodapError for an image of an unsupported format."""
+    contents = Contents([], [], [])
     try:
         with os.scandir(folder) as entries:
             for entry in entries:
-                if entry.name.startswith("."):
+                name = entry.name.lower()
+                if name.startswith("."):
                     continue
                 if entry.is_dir():
-                    folders.append(entry.name)
-                elif entry.name.lower().endswith(SUFFIXES):
-                    images.append(entry.name)
-                elif entry.name.lower().endswith(OTHER_IMAGES):
+                    contents.folders.append(entry.name)
+                elif name.endswith(SUFFIXES):
+                    contents.images.append(entry.name)
+                elif name.endswith(UNSUPPORTED):
                     raise SodapError(
-                        f"{entry.path} is an image of a kind that is not read; "
+                        f"{entry.path} has an unsupported image format; "
                         f"save it as one of {', '.join(SUFFIXES)}"
                     )
-                elif not _is_note(entry.name):
-                    others.append(entry.name)
+                elif not name.endswith(NOTES) and name.partition(".")[0] not in NOTE_NAMES:
+                    contents.others.append(entry.name)
     except OSError as error:
-        raise SodapError(f"the folder {folder} cannot be read: {error.strerror}") from error
-    return sorted(folders), sorted(images), sorted(others)
+        raise SodapError(f"cannot read the folder {folder}: {error.strerror}") from error
+    for names in contents:
+        names.sort()
+    return contents
 
 
-def _is_note(name: str) -> bool:
-    plain = name.lower()
-    return plain.endswith(NOTES) or plain.partition(".")[0] in NAMES_OF_NOTES
-
-
-def one_of(root: Path, *names: str) -> Path:
-    """The first of several places in which archives unpack the same thing."""
+def first_existing(root: Path, *names: str) -> Path:
+    """The first of several paths below `root` that exists; archives unpack in several ways."""
     for name in names:
         if (root / name).exists():
             return root / name
     raise SodapError(
-        f"{root} is not as its authors distribute it: there is no {' or '.join(names)}"
+        f"{root} does not have the layout of the published archive: "
+        f"there is no {' or '.join(names)}"
     )
 
 
-def by_stem(folders: Iterable[Path]) -> dict[str, Path]:
-    """Image files of several folders by their names without suffix."""
+def images_by_stem(folders: Iterable[Path]) -> dict[str, Path]:
+    """Image files of several folders, by file name without suffix."""
     return {
         Path(name).stem: folder / name
         for folder in folders
         if folder.is_dir()
-        for name in contents(folder)[1]
+        for name in list_folder(folder).images
     }

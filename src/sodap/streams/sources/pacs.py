@@ -1,4 +1,4 @@
-"""`pacs`: seven things as photographs, paintings, cartoons and sketches."""
+"""`pacs`: seven classes as photographs, paintings, cartoons and sketches."""
 
 from __future__ import annotations
 
@@ -6,20 +6,20 @@ from pathlib import Path
 
 from sodap.streams.catalogue import register_source
 from sodap.streams.items import Item, Source
-from sodap.streams.sources.listing import contents, one_of
+from sodap.streams.sources.listing import first_existing, list_folder
 
 CLASSES = ("dog", "elephant", "giraffe", "guitar", "horse", "house", "person")
 DOMAINS = ("photo", "art_painting", "cartoon", "sketch")
 
 
 def read(root: Path) -> list[Item]:
-    """kfold/DOMAIN/CLASS/image as in the archive, or without kfold."""
+    """Read kfold/DOMAIN/CLASS/image as in the archive, or DOMAIN/CLASS/image."""
     home = root / "kfold" if (root / "kfold").is_dir() else root
     return [
         Item(home / domain / label / name, label, original=label, domain=domain)
         for domain in DOMAINS
         for label in CLASSES
-        for name in contents(one_of(home / domain, label))[1]
+        for name in list_folder(first_existing(home / domain, label)).images
     ]
 
 

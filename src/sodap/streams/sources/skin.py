@@ -1,8 +1,8 @@
-"""What the data sets of skin lesions share: melanoma against all else."""
+"""Labels of the skin lesion data sets: melanoma against everything else."""
 
 from __future__ import annotations
 
 CLASSES = ("benign", "malignant")
 
-MELANOMA = {"0": "benign", "1": "malignant"}
-"""For data sets that write yes or no."""
+CLASS_OF_TARGET = {"0": "benign", "1": "malignant"}
+"""Melanoma no or yes -> class."""

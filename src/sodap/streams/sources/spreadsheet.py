@@ -1,6 +1,7 @@
-"""The first sheet of an .xlsx file as text: DeepDRiD's authors publish some labels in no other way.
+"""The first sheet of an .xlsx file as text; some labels of DeepDRiD come in this format only.
 
-An .xlsx file is a zip archive of XML files; cells hold a number or point into a list of strings.
+An .xlsx file is a zip archive of XML files; a cell holds a number or an index into a list of
+strings.
 """
 
 from __future__ import annotations
@@ -16,12 +17,12 @@ from sodap.errors import SodapError
 SHEET = "xl/worksheets/sheet1.xml"
 STRINGS = "xl/sharedStrings.xml"
 
-# Label files have a few thousand cells; an archive that claims more is not one.
 MAX_BYTES = 50_000_000
+"""Larger XML files are refused; label files have a few thousand cells."""
 
 
 def read_sheet(file: Path) -> list[tuple[int, list[str]]]:
-    """Row numbers and cells of all rows that are not blank."""
+    """Row numbers and cells of the rows that are not blank."""
     try:
         with zipfile.ZipFile(file) as archive:
             sheet = _parse(archive, SHEET)
@@ -31,7 +32,7 @@ def read_sheet(file: Path) -> list[tuple[int, list[str]]]:
     except FileNotFoundError as error:
         raise SodapError(f"there is no label file at {file}") from error
     except (zipfile.BadZipFile, ElementTree.ParseError, LookupError, ValueError, OSError) as error:
-        raise SodapError(f"{file} cannot be read as a spreadsheet; save it again") from error
+        raise SodapError(f"{file} is not a readable .xlsx file; save it again") from error
 
 
 def _parse(archive: zipfile.ZipFile, name: str) -> Element:
@@ -41,7 +42,7 @@ def _parse(archive: zipfile.ZipFile, name: str) -> Element:
 
 
 def _text(node: Element) -> str:
-    """A string can be in several pieces, each in a typeface of its own."""
+    """The text of a string, which may consist of several formatted pieces."""
     return "".join(piece.text or "" for piece in node.iter() if piece.tag.endswith("}t")).strip()
 
 
@@ -51,7 +52,7 @@ def _rows(sheet: Element, strings: list[str]) -> list[tuple[int, list[str]]]:
         cells: list[str] = []
         for cell in row.findall("{*}c"):
             column = _column(cell.get("r", ""), default=len(cells))
-            cells += [""] * (column - len(cells))  # empty cells are left out of the file
+            cells += [""] * (column - len(cells))  # the file leaves out empty cells
             cells.append(_value(cell, strings))
         if any(cells):
             rows.append((int(row.get("r", number)), cells))
@@ -59,7 +60,7 @@ def _rows(sheet: Element, strings: list[str]) -> list[tuple[int, list[str]]]:
 
 
 def _column(place: str, default: int) -> int:
-    """0 for A7, 27 for AB7."""
+    """Column number of a cell: 0 for A7, 27 for AB7."""
     letters = re.match(r"[A-Z]{1,3}", place)
     if letters is None:
         return default

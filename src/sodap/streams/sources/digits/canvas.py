@@ -1,26 +1,24 @@
-"""What the drawing of every domain shares: where an image sits, its random numbers, and the warp.
+"""Drawing tools that all domains share: slots, warps and colours.
 
-Shapes are drawn as masks on a canvas three times the image's size and only then reduced, so that
-edges are smooth without any drawing code caring about antialiasing; colour is applied at 32 × 32.
+Shapes are drawn as masks on a canvas of three times the image's size and then reduced, which
+antialiases them. Colour is applied at 32 × 32.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Literal
 
 import numpy as np
 from numpy.typing import NDArray
 from PIL import Image
 
+from sodap.streams.items import SPLITS, SplitName
+
 SIDE = 32
 SUPERSAMPLING = 3
 CANVAS = SIDE * SUPERSAMPLING
-LETTER_HEIGHT = 66  # of an unwarped digit on the canvas
-
-SplitName = Literal["train", "val", "test"]
-SPLITS: tuple[SplitName, ...] = ("train", "val", "test")
+LETTER_HEIGHT = 66  # of a digit on the canvas before warping
 
 Pixels = NDArray[np.uint8]
 Floats = NDArray[np.float64]
@@ -28,18 +26,18 @@ Floats = NDArray[np.float64]
 
 @dataclass(frozen=True)
 class Slot:
-    """The place of one image in a domain; everything about the image follows from it."""
+    """The position of an image in a domain, which determines everything about the image."""
 
     split: SplitName
     number: int
 
     @property
     def digit(self) -> int:
-        """Digits take turns, so that the first images of a split are a balanced small one."""
+        """Digits alternate, so that the first images of a split are balanced."""
         return self.number % 10
 
     def rng(self, domain_seed: int) -> np.random.Generator:
-        """A generator per image: an image is the same however many are drawn before it."""
+        """The image's own generator, so that an image does not depend on those drawn before it."""
         return np.random.default_rng([domain_seed, SPLITS.index(self.split), self.number])
 
 
@@ -56,11 +54,11 @@ def place(
     shift: tuple[float, float] = (0.0, 0.0),
     tilt: Floats | None = None,
 ) -> Image.Image:
-    """Warp a mask of any size onto the middle of a canvas.
+    """Warp a mask of any size onto the centre of a canvas.
 
-    `angle` is in degrees, `slant` in widths per height, `shift` in canvas pixels; `tilt` `[4, 2]`
-    moves the corners apart from each other, which is what makes a perspective. The middle of the
-    mask lands in the middle of the canvas, plus `shift`, whatever the warp.
+    `angle` is in degrees, `slant` in widths per height, `shift` in canvas pixels. `tilt` `[4, 2]`
+    moves the four corners independently, which gives a perspective. The centre of the mask lands
+    in the centre of the canvas, plus `shift`.
     """
     width, height = mask.size
     corners = np.array([[0, 0], [width, 0], [width, height], [0, height]], dtype=np.float64)
@@ -80,7 +78,7 @@ def place(
 
 
 def _crossing(corners: Floats) -> Floats:
-    """Where the diagonals of a quadrilateral `[4, 2]` meet: the image of the middle, `[2]`."""
+    """Intersection `[2]` of the diagonals of a quadrilateral `[4, 2]`: the image of the centre."""
     one, other = corners[2] - corners[0], corners[3] - corners[1]
     between = corners[1] - corners[0]
     along = between[0] * other[1] - between[1] * other[0]
@@ -89,7 +87,7 @@ def _crossing(corners: Floats) -> Floats:
 
 
 def _homography(source: Floats, target: Floats) -> list[float]:
-    """The eight coefficients of the perspective that takes `source` `[4, 2]` to `target`."""
+    """The eight coefficients of the perspective that maps `source` `[4, 2]` to `target`."""
     equations = np.zeros((8, 8))
     equations[0::2, 0:2] = equations[1::2, 3:5] = source
     equations[0::2, 2] = equations[1::2, 5] = 1
@@ -105,7 +103,7 @@ def reduced(mask: Image.Image) -> Floats:
 
 
 def blend(under: Floats, over: Floats, coverage: Floats) -> Floats:
-    """`over` painted on `under` where `coverage` `[32, 32, 1]` says so; colours `[..., 3]`."""
+    """Paint `over` on `under` with opacity `coverage` `[32, 32, 1]`; colours `[..., 3]`."""
     return under + (over - under) * coverage
 
 
@@ -119,6 +117,6 @@ def ramp(rng: np.random.Generator) -> Floats:
 
 
 def developed(colours: Floats, rng: np.random.Generator, noise: float) -> Pixels:
-    """The final image: grain of standard deviation `noise` on colours (0 to 255), rounded."""
+    """Add noise of standard deviation `noise` to colours (0 to 255) and round to uint8."""
     grain = rng.normal(0, noise, colours.shape)
     return np.clip(np.rint(colours + grain), 0, 255).astype(np.uint8)

@@ -1,4 +1,4 @@
-"""`display`: digits on seven-segment and dot-matrix displays, glowing on dark or dark on an LCD."""
+"""`display`: digits on seven-segment and dot-matrix displays, LED or LCD."""
 
 from __future__ import annotations
 
@@ -21,10 +21,10 @@ SEED = 103
 
 # Segments from the top, clockwise, then the middle bar: a b c d e f g.
 SEGMENTS = ("abcdef", "bc", "abged", "abgcd", "fgbc", "afgcd", "afgedc", "abc", "abcdefg", "abcdfg")
-# Some makers leave the tail of 6 and 9 dark and light the left of 7.
+# Some displays draw 6 and 9 without a tail, or 7 with a left stroke.
 OTHER_SEGMENTS = {6: "fgedc", 7: "fabc", 9: "abcfg"}
 
-# Five columns by seven rows, a row after the other; "#" is a lit dot.
+# Five columns by seven rows, row by row; "#" is a lit dot.
 DOTS = (
     ".###.#...##...##...##...##...#.###.",
     "..#...##....#....#....#....#...###.",
@@ -48,7 +48,7 @@ LEFT, RIGHT, TOP, MIDDLE, BOTTOM = 28.0, 68.0, 13.0, 48.0, 83.0
 
 
 def _seven_segments(digit: int, ghost: int, rng: np.random.Generator) -> Image.Image:
-    """A canvas mask with the lit segments at 255 and the others at `ghost`."""
+    """Canvas mask with lit segments at 255 and unlit ones at `ghost`."""
     half = rng.uniform(3.5, 6.0)
     gap = rng.uniform(0.5, 2.5)
     ends = {
@@ -87,7 +87,7 @@ def _seven_segments(digit: int, ghost: int, rng: np.random.Generator) -> Image.I
 
 
 def _dot_matrix(digit: int, ghost: int, rng: np.random.Generator) -> Image.Image:
-    """A canvas mask of 5 × 7 dots, round or square, lit at 255 and unlit at `ghost`."""
+    """Canvas mask of 5 × 7 round or square dots, lit at 255 and unlit at `ghost`."""
     pitch = rng.uniform(10.0, 11.5)
     radius = pitch * rng.uniform(0.34, 0.5)
     mask = Image.new("L", (CANVAS, CANVAS))
@@ -101,7 +101,7 @@ def _dot_matrix(digit: int, ghost: int, rng: np.random.Generator) -> Image.Image
 
 
 def _glowing(lit: Floats, bleeding: Floats, rng: np.random.Generator) -> Floats:
-    """Light on dark: the colour bleeds around the segments, and their hearts are near white."""
+    """Light on dark; the colour glows around the segments, whose centres are nearly white."""
     colour = rng.choice(GLOWS) * rng.uniform(0.75, 1.0)
     dark = rng.uniform(4, 34, 3) + 6 * ramp(rng)
     glow = np.clip(lit + rng.uniform(0.15, 0.6) * bleeding, 0, 1)
@@ -110,7 +110,7 @@ def _glowing(lit: Floats, bleeding: Floats, rng: np.random.Generator) -> Floats:
 
 
 def _liquid_crystal(lit: Floats, bleeding: Floats, rng: np.random.Generator) -> Floats:
-    """Dark on a greenish plate, on which the segments throw a soft shadow."""
+    """Dark on a greenish plate, with a soft shadow."""
     plate = rng.choice(LCDS) + rng.uniform(-25, 20) + rng.uniform(4, 22) * ramp(rng)
     shadow = np.roll(bleeding, (1, 1), axis=(0, 1))
     plate = plate * (1 - rng.uniform(0.05, 0.3) * shadow)
@@ -118,7 +118,7 @@ def _liquid_crystal(lit: Floats, bleeding: Floats, rng: np.random.Generator) -> 
 
 
 def draw(slot: Slot) -> Pixels:
-    """The image `[32, 32, 3]` of a slot."""
+    """Draw the image `[32, 32, 3]` of a slot."""
     rng = slot.rng(SEED)
     ghost = int(rng.integers(0, 48))
     shape = _seven_segments if rng.random() < 0.6 else _dot_matrix

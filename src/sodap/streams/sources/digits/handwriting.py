@@ -1,7 +1,7 @@
-"""`handwriting`: real digits, written by people and scanned; ink on paper.
+"""`handwriting`: scans of real handwritten digits, ink on paper.
 
 The scans come with scikit-learn (1797 of the UCI "Optical Recognition of Handwritten Digits" set)
-and are 8 × 8 pixels; enlarged smoothly and given a pen's edge, they read as strokes again.
+and are 8 × 8 pixels. They are enlarged smoothly and then sharpened to look like pen strokes.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from sodap.streams.sources.digits.canvas import (
 )
 
 SEED = 101
-# Each digit has 174 scans or more; a split takes its own range of them.
+# Each digit has 174 scans or more; each split uses its own range of them.
 FIRST_SCAN = {"train": 0, "val": 70, "test": 90}
 
 INKS = np.array([[28, 30, 36], [30, 44, 110], [22, 34, 84], [70, 70, 76], [92, 36, 44]], np.float64)
@@ -34,8 +34,8 @@ RULES = np.array([[168, 190, 222], [222, 176, 176], [196, 200, 204]], np.float64
 
 @cache
 def _scans() -> list[Floats]:
-    """Per digit its scans `[M, 8, 8]`, 0 to 16, in a fixed random order."""
-    from sklearn.datasets import load_digits  # slow to import, so only when a stream is drawn
+    """The scans `[M, 8, 8]` of each digit, values 0 to 16, in a fixed random order."""
+    from sklearn.datasets import load_digits  # slow to import
 
     scans, digits = load_digits(return_X_y=True)
     order = np.random.default_rng(SEED).permutation(len(digits))
@@ -44,7 +44,7 @@ def _scans() -> list[Floats]:
 
 
 def _strokes(scan: Floats) -> Image.Image:
-    """The scan enlarged to 84 × 84, with the soft slope at its edges made steep."""
+    """Enlarge a scan to 84 × 84 and sharpen its edges."""
     small = Image.fromarray(np.rint(scan * 255 / 16).astype(np.uint8))
     soft = np.asarray(small.resize((84, 84), Image.Resampling.BICUBIC), np.float64) / 255
     ink = np.clip((soft - 0.28) / 0.34, 0, 1)
@@ -52,7 +52,7 @@ def _strokes(scan: Floats) -> Image.Image:
 
 
 def _ruled(rng: np.random.Generator) -> Image.Image:
-    """A line or a grid as on school paper."""
+    """Lines or a grid as on school paper."""
     mask = Image.new("L", (CANVAS, CANVAS))
     pen = ImageDraw.Draw(mask)
     pitch = int(rng.integers(33, 60))
@@ -66,7 +66,7 @@ def _ruled(rng: np.random.Generator) -> Image.Image:
 
 
 def draw(slot: Slot) -> Pixels:
-    """The image `[32, 32, 3]` of a slot; no scan is shown twice."""
+    """Draw the image `[32, 32, 3]` of a slot; each scan is used once."""
     rng = slot.rng(SEED)
     scan = _scans()[slot.digit][FIRST_SCAN[slot.split] + slot.number // 10]
     page = rng.choice(PAPERS) + rng.uniform(-8, 4) + 6 * ramp(rng)

@@ -1,4 +1,4 @@
-"""`print`: digits of many typefaces on a page that went through a scanner."""
+"""`print`: digits in many typefaces on a scanned page."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ PAPERS = np.array([[252, 252, 252], [232, 220, 188], [206, 202, 194], [240, 226,
 
 
 def _pressed(mask: Image.Image, rng: np.random.Generator) -> Image.Image:
-    """Ink that has run a little, or was too little."""
+    """Sometimes thicken or thin the letter, as with too much or too little ink."""
     pressing = rng.random()
     if pressing < 0.2:
         return mask.filter(ImageFilter.MaxFilter(5))
@@ -35,7 +35,7 @@ def _pressed(mask: Image.Image, rng: np.random.Generator) -> Image.Image:
 
 
 def draw(slot: Slot) -> Pixels:
-    """The image `[32, 32, 3]` of a slot, in a typeface of the slot's split."""
+    """Draw the image `[32, 32, 3]` of a slot, in a typeface of its split."""
     rng = slot.rng(SEED)
     typefaces = TYPEFACES[slot.split]
     glyph = typefaces[rng.integers(len(typefaces))].glyph(slot.digit)
@@ -48,10 +48,10 @@ def draw(slot: Slot) -> Pixels:
         shift=(rng.uniform(-8, 8), rng.uniform(-7, 7)),
     )
     page = rng.choice(PAPERS) + rng.uniform(-10, 2) + rng.uniform(2, 10) * ramp(rng)
-    # Worn type and dry ink leave holes.
+    # Holes, as from worn type and dry ink.
     holes = rng.random((SIDE, SIDE, 1)) < rng.uniform(0, 0.35)
     coverage = reduced(printed) * (1 - 0.7 * holes)
-    # The scanner's rows differ a little in brightness, and its grain is grey.
+    # Scanner rows of slightly different brightness, and grey noise.
     rows = rng.normal(0, 2.5, (SIDE, 1, 1)) + rng.normal(0, rng.uniform(2, 16), (SIDE, SIDE, 1))
     ink = rng.choice(INKS) + rng.uniform(0, 90)
     return developed(blend(page, ink, coverage) + rows, rng, noise=1.0)

@@ -1,4 +1,4 @@
-"""`street`: house numbers as a camera meets them, on cluttered walls, askew, in bad light."""
+"""`street`: photographs of house numbers on cluttered walls, tilted and in bad light."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ SEED = 104
 
 
 def _number(digit: int, typeface: Typeface, rng: np.random.Generator) -> Image.Image:
-    """The digit amid a longer house number: its neighbours will be cut off by the border."""
+    """A digit with neighbours, as in a longer house number; the border will cut them off."""
     glyph = typeface.glyph(digit)
     strip = Image.new("L", (3 * CANVAS, LETTER_HEIGHT + 6))
     middle = strip.width // 2
@@ -47,7 +47,7 @@ def _mottle(rng: np.random.Generator, cells: int, strength: float) -> Floats:
 
 
 def _wall(colour: Floats, rng: np.random.Generator) -> Floats:
-    """A wall of one colour with stains and, mostly, boards or bricks, `[32, 32, 3]`."""
+    """A wall `[32, 32, 3]` of one colour with stains and, usually, boards or bricks."""
     wall = colour + rng.uniform(5, 40) * ramp(rng) + _mottle(rng, int(rng.integers(3, 7)), 70)
     wall = wall + _mottle(rng, 16, rng.uniform(0, 50))
     pattern = rng.random()
@@ -58,7 +58,7 @@ def _wall(colour: Floats, rng: np.random.Generator) -> Floats:
     if pattern < 0.4:  # boards in any direction
         angle = rng.uniform(0, np.pi)
         seam = (np.cos(angle) * column + np.sin(angle) * row + phase) % pitch < 1.2
-    elif pattern < 0.7:  # bricks: every other course is moved by half a brick
+    elif pattern < 0.7:  # bricks: every second row is shifted by half a brick
         course = (row + phase) // pitch
         upright = (column + course % 2 * pitch) % (2 * pitch) < 1
         seam = upright | ((row + phase) % pitch < 1)
@@ -69,17 +69,17 @@ def _wall(colour: Floats, rng: np.random.Generator) -> Floats:
 
 
 def _paint(wall: Floats, rng: np.random.Generator) -> Floats:
-    """A colour that stands out from the wall's in brightness, sometimes only just."""
+    """A colour that differs from the wall in brightness, sometimes only slightly."""
     brightness = float(wall.mean())
     contrast = rng.uniform(52, 140)
-    room = (brightness - 15, 240 - brightness)  # to be darker, to be brighter
-    brighter = rng.random() < 0.5 if min(room) > contrast else room[1] > room[0]
+    down, up = brightness - 15, 240 - brightness  # largest possible changes
+    brighter = rng.random() < 0.5 if min(down, up) > contrast else up > down
     colour = brightness + (contrast if brighter else -contrast) + rng.uniform(-35, 35, 3)
     return np.clip(colour, 0, 255)
 
 
 def draw(slot: Slot) -> Pixels:
-    """The image `[32, 32, 3]` of a slot, in a typeface of the slot's split."""
+    """Draw the image `[32, 32, 3]` of a slot, in a typeface of its split."""
     rng = slot.rng(SEED)
     typefaces = TYPEFACES[slot.split]
     strip = _number(slot.digit, typefaces[rng.integers(len(typefaces))], rng)
@@ -89,7 +89,7 @@ def draw(slot: Slot) -> Pixels:
         angle=rng.uniform(-16, 16),
         slant=rng.uniform(-0.25, 0.25),
         shift=(rng.uniform(-8, 8), rng.uniform(-8, 8)),
-        # The strip is three canvases wide: its far corners have to move a lot to be seen.
+        # The strip is three canvases wide, so its corners must move far to have an effect.
         tilt=rng.uniform(-1, 1, (4, 2)) * [34, 17],
     )
     wall = _wall(rng.uniform(50, 205) + rng.normal(0, 24, 3), rng)
@@ -100,7 +100,7 @@ def draw(slot: Slot) -> Pixels:
     scene = wall * (1 - rng.uniform(0, 0.5) * np.roll(relief, fall, axis=(0, 1)))
     scene = blend(scene, painted + _mottle(rng, 6, 40), rng.uniform(0.8, 1.0) * letters)
     scene = scene * (1 + rng.uniform(0, 0.35) * ramp(rng))
-    if rng.random() < 0.4:  # something out of the picture throws its shadow across it
+    if rng.random() < 0.4:  # a shadow across the wall
         edge = np.clip(4 * ramp(rng) + rng.uniform(-2, 2), 0, 1)
         scene = scene * (1 - rng.uniform(0.2, 0.5) * edge)
     if rng.random() < 0.25:  # a twig or a wire in front

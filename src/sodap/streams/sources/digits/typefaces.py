@@ -1,8 +1,7 @@
-"""Digits in the typefaces that matplotlib brings along: DejaVu, STIX and Computer Modern.
+"""Digits in the typefaces that come with matplotlib: DejaVu, STIX and Computer Modern.
 
-A typeface is a font file and the code point of its zero: STIX keeps whole alphabets (sans-serif,
-monospaced, double-struck) in one file. Fonts without proper digits (symbols, sizes of brackets, the
-low figures of cmmi10) are left out.
+A typeface is a font file and the code point of its zero, since STIX has several alphabets
+(sans-serif, monospaced, double-struck) in one file. Fonts without regular digits are left out.
 """
 
 from __future__ import annotations
@@ -14,7 +13,8 @@ from pathlib import Path
 import matplotlib
 from PIL import Image, ImageDraw, ImageFont
 
-from sodap.streams.sources.digits.canvas import LETTER_HEIGHT, SplitName
+from sodap.streams.items import SplitName
+from sodap.streams.sources.digits.canvas import LETTER_HEIGHT
 
 _PLAIN, _DOUBLE_STRUCK, _SANS, _SANS_BOLD, _MONO = 0x30, 0x1D7D8, 0x1D7E2, 0x1D7EC, 0x1D7F6
 
@@ -27,12 +27,11 @@ class Typeface:
     zero: int = _PLAIN
 
     def glyph(self, digit: int) -> Image.Image:
-        """The digit as a mask cropped to its ink, `LETTER_HEIGHT` pixels high."""
+        """Mask of a digit, cropped to its ink, `LETTER_HEIGHT` pixels high."""
         return _glyph(self, digit)
 
 
-# Held apart by design and not by chance: a test image never shows a typeface seen in training, in
-# whichever domain.
+# Disjoint: no test image of any domain shows a typeface of a training image.
 TYPEFACES: dict[SplitName, tuple[Typeface, ...]] = {
     "train": (
         Typeface("DejaVuSans.ttf"),
@@ -73,7 +72,7 @@ TYPEFACES: dict[SplitName, tuple[Typeface, ...]] = {
 @cache
 def _font(file: str) -> ImageFont.FreeTypeFont:
     path = Path(matplotlib.get_data_path()) / "fonts" / "ttf" / file
-    # The basic layout is the same wherever Pillow is built; the other depends on what it finds.
+    # The basic layout does not depend on the libraries that Pillow was built with.
     return ImageFont.truetype(path, 120, layout_engine=ImageFont.Layout.BASIC)
 
 
