@@ -51,7 +51,7 @@ def against_limit(backbone: str, batch: int, rounds: int) -> dict[str, float]:
         f"frozen ViT {frozen.predictions_per_second():.0f}",
         flush=True,
     )
-    device = ours.learner.fabric.device
+    device = ours.learner.runtime.device
     figures = {
         f"train_step_vs_limit_{backbone}": step_ratio(ours, limit),
         f"inference_vs_limit_{backbone}": prediction_ratio(ours, frozen),

@@ -54,11 +54,11 @@ def graphs_compiled() -> int:
 
 
 def at_batch(batch: int, args: argparse.Namespace) -> dict[str, float]:
-    """Residual SODAP and the limit, both compiled and recorded."""
+    """Residual SODAP and the limit, both compiled and captured as CUDA graphs."""
     began = time.perf_counter()
     ours = make("residual-sodap", args.backbone, batch, "cuda", compiled=args.compile)
     ours.learn()
-    wait(ours.learner.fabric.device)
+    wait(ours.learner.runtime.device)
     found = {"start_to_first_step_seconds": time.perf_counter() - began}
     row = make(
         "residual-sodap",
@@ -106,7 +106,7 @@ def at_batch(batch: int, args: argparse.Namespace) -> dict[str, float]:
 
 def ageing(young: Contender, args: argparse.Namespace) -> dict[str, float]:
     """What a stage switch costs, and the fiftieth stage."""
-    device = young.learner.fabric.device
+    device = young.learner.runtime.device
     before = graphs_compiled()
     began = time.perf_counter()
     age(young, 2)

@@ -32,11 +32,11 @@ the ratio to the sharp one says what the prompts themselves cost.
 
 ## How a step is kept short
 
-- **Recorded work.** Views, losses, gradients and the optimiser's move are recorded as one CUDA
-  graph and replayed (`sodap.recording.Recorded`), once for full batches and once for the last one
-  of an epoch. So are predictions (`sodap.learning.forward.Forward`) and the looks at a domain
-  before and after a stage, whose last batches are filled up. Tests on a GPU hold that all methods
-  learn the same with and without (`record_steps=false`).
+- **CUDA graphs.** Augmentation, losses, gradients and the optimiser's update are captured as one
+  CUDA graph and replayed (`sodap.execution.TrainStep`): one graph for full batches, one for the
+  last batch of an epoch. So are predictions (`sodap.execution.Forward`) and the passes over a
+  domain before and after a stage, whose last batches are padded. Tests on a GPU check that all
+  methods learn the same without them (`cuda_graphs=false`).
 - **No wait.** Losses, loss weights, drift and metrics stay on the device until an epoch ends, and
   the host waits once an epoch, for the answers to the validation images. Work is recorded while
   the GPU goes on with what it was given before. A domain that takes less than a quarter of the
@@ -57,7 +57,7 @@ the ratio to the sharp one says what the prompts themselves cost.
   they take several times as long there.
 - **Additions that wait.** A block hands on what its MLP adds, and the next block adds it
   (`sodap.backbones.block.through`). Compiled, that is one way less through memory a block.
-- **TF32 where the network is in bf16** (`sodap.learning.precision.tensor_cores`): the prompter's
+- **TF32 where the network is in bf16** (`sodap.execution.Runtime.tf32`): the prompter's
   products stay in float32 and may be rounded to 10 bits, which is finer than what they are fed
   with. Runs in fp32 are not rounded.
 - **Frozen weights in bf16**, once, instead of a cast at every step; bit for bit what autocast
@@ -69,7 +69,7 @@ the ratio to the sharp one says what the prompts themselves cost.
   (`sodap.prompting.fast.entmax_triton`).
 - `compile=true` fuses each whole block and each visit with torch.compile; the blocks share one
   program. It takes half a minute to start. Only full batches are compiled
-  (`sodap.learning.fusing`): every other shape would take longer to compile than to compute. Nor
+  (`sodap.execution.eager`): every other shape would take longer to compile than to compute. Nor
   does cuDNN plan its attention for them, as it does for every new size of a batch.
 - **Files are written while the run goes on** (`sodap.runs.writer.Writer`): checkpoints, the
   log, the record, evidence, and the model of each stage.

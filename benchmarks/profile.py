@@ -217,7 +217,7 @@ def kernel(event: Any, kind: str) -> Kernel:
 
 
 def replayed(kernels: Sequence[Kernel], launched: Sequence[Kernel]) -> list[Kernel]:
-    """A replay has lost who asked for a kernel; the step that was recorded had the same ones."""
+    """Label the kernels of a replay, which has no Python stack, like those of the captured step."""
     kinds: dict[str, deque[str]] = defaultdict(deque)
     for each in launched:
         kinds[each.name].append(each.kind)
@@ -229,15 +229,15 @@ def replayed(kernels: Sequence[Kernel], launched: Sequence[Kernel]) -> list[Kern
 
 def profiled(contender: Contender) -> dict[str, Any]:
     """Milliseconds of a step, sums per kind, and what follows what."""
-    device = contender.learner.fabric.device
+    device = contender.learner.runtime.device
     for _ in range(6):
         contender.learn()
     plain_seconds = seconds(contender.learn, device, 10 if device.type == "cuda" else 2)
     step, images, labels = contender.step, contender.images, contender.labels
     with marked_prompter():
-        launched = kernels_of(watched(lambda: step.plain(images, labels), device))
+        launched = kernels_of(watched(lambda: step.graphed.function(images, labels), device))
     kernels = launched
-    if step.recorded.recordings:
+    if step.graphed.graphs:
         kernels = replayed(kernels_of(watched(contender.learn, device)), launched)
     return {"milliseconds": round(1e3 * plain_seconds, 3)} | summed(kernels)
 
@@ -331,7 +331,7 @@ def contenders(device: str, backbone: str, batch: int) -> Iterator[tuple[str, Co
         yield "plain", make("residual-sodap", backbone, batch, device)
         yield "along the CLS row", make("residual-sodap", backbone, batch, device, options=row)
         return
-    yield "plain", make("residual-sodap", backbone, batch, device, record=False)
+    yield "plain", make("residual-sodap", backbone, batch, device, cuda_graphs=False)
     yield "fast", make("residual-sodap", backbone, batch, device, compiled=True)
     yield (
         "fast, along the CLS row",

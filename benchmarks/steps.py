@@ -1,7 +1,8 @@
 """How long a training step and a prediction take, measured side by side.
 
-Every contender runs the loop's own step (`sodap.learning.step`), on one batch that lies ready, so
-that nothing but the method differs. Contenders take turns: a machine that slows down slows all.
+Every contender runs the training loop's own step (`sodap.execution.TrainStep`) on one batch that is
+already on the device, so that only the methods differ. Contenders take turns, so that a slower
+moment of the machine slows all of them.
 """
 
 from __future__ import annotations
@@ -17,13 +18,11 @@ import torch
 from torch import Tensor
 
 import benchmarks.limit  # noqa: F401  registers the limit
+from sodap.execution import Forward, GraphedCallable, TrainStep
 from sodap.learning import Learner, Training
-from sodap.learning.forward import Forward
-from sodap.learning.step import Step, make_optimizer, set_learning_rates
 from sodap.methods import Observations
 from sodap.methods.residual_sodap import ResidualSodap
 from sodap.preserving import ClassStatistics
-from sodap.recording import Recorded
 from sodap.streams import Augmentation
 
 CLASSES = ("a", "b", "c")
@@ -37,8 +36,7 @@ class Contender:
     name: str
     learner: Learner
     batch: int
-    record: bool = True
-    step: Step = field(init=False)
+    step: TrainStep = field(init=False)
     images: Tensor = field(init=False)
     labels: Tensor = field(init=False)
     forward: Forward | None = None
@@ -47,7 +45,7 @@ class Contender:
     peak_bytes: int = 0
 
     def __post_init__(self) -> None:
-        method, device = self.learner.method, self.learner.fabric.device
+        method, device = self.learner.method, self.learner.runtime.device
         side = method.backbone.image_size
         draw = torch.Generator().manual_seed(0)
         shape = (self.batch, 3, side, side)
@@ -60,18 +58,9 @@ class Contender:
 
     def begin(self, augmentation: Augmentation | None = None) -> None:
         """Start as a stage does, with a new optimiser and a new CUDA graph."""
-        method, fabric = self.learner.method, self.learner.fabric
-        optimizer = make_optimizer(method.parameter_groups(LEARNING_RATE, 0.01), fabric.device)
-        rates = [float(group["lr"]) for group in optimizer.param_groups]
-        set_learning_rates(optimizer, rates, fabric.device)
-        self.step = Step(
-            method,
-            optimizer,
-            fabric,
-            self.batch,
-            augmentation or Augmentation(),
-            record=self.record,
-        )
+        method, runtime = self.learner.method, self.learner.runtime
+        groups = method.parameter_groups(LEARNING_RATE, 0.01)
+        self.step = TrainStep(method, runtime, groups, self.batch, augmentation)
         self.step.begin_epoch(1)
 
     def learn(self) -> None:
@@ -80,7 +69,7 @@ class Contender:
 
     def predict(self) -> None:
         if self.forward is None:
-            self.forward = Forward(self.learner.method, self.learner.fabric, self.batch)
+            self.forward = Forward(self.learner.method, self.learner.runtime, self.batch)
         self.learner.method.eval()
         self.forward(self.images)
 
@@ -98,7 +87,7 @@ def make(
     device: str,
     *,
     compiled: bool = False,
-    record: bool = True,
+    cuda_graphs: bool = True,
     options: Mapping[str, Any] | None = None,
     name: str | None = None,
     image_size: int | None = None,
@@ -111,10 +100,10 @@ def make(
         backbone=backbone,
         weights="pretrained" if backbone == "micro" else "random",
         image_size=image_size,
-        training=Training(batch_size=batch, compile=compiled),
+        training=Training(batch_size=batch, compile=compiled, cuda_graphs=cuda_graphs),
         device=device,
     )
-    return Contender(name or method, learner, batch, record)
+    return Contender(name or method, learner, batch)
 
 
 def wait(device: torch.device) -> None:
@@ -134,9 +123,9 @@ def seconds(work: Callable[[], object], device: torch.device, times: int) -> flo
 def race(contenders: Sequence[Contender], *, rounds: int, times: int, warm_up: int = 6) -> None:
     """Let all take their steps in turns; each keeps its seconds and its peak memory."""
     for contender in contenders:
-        device = contender.learner.fabric.device
+        device = contender.learner.runtime.device
         contender.begin()
-        contender.learn()  # the optimiser's state comes with the first step, a recording later
+        contender.learn()  # allocates the optimiser's state, then captures
         gc.collect()
         if device.type == "cuda":
             torch.cuda.empty_cache()
@@ -152,10 +141,10 @@ def race(contenders: Sequence[Contender], *, rounds: int, times: int, warm_up: i
             contender.predict()
     for _ in range(rounds):
         for contender in contenders:
-            device = contender.learner.fabric.device
+            device = contender.learner.runtime.device
             contender.train_seconds.append(seconds(contender.learn, device, times))
         for contender in contenders:
-            device = contender.learner.fabric.device
+            device = contender.learner.runtime.device
             contender.infer_seconds.append(seconds(contender.predict, device, times))
 
 
@@ -179,12 +168,12 @@ def _paired(first: Sequence[float], second: Sequence[float]) -> float:
 def statistics_vs_epoch(contender: Contender) -> float:
     """Class statistics of an epoch's features over the epoch's training; of one batch each.
 
-    On a GPU they are recorded, as the look at a domain is that they are a part of.
+    On a GPU they are captured as a CUDA graph, like the pass over a domain that they belong to.
     """
-    method, device = contender.learner.method, contender.learner.fabric.device
+    method, device = contender.learner.method, contender.learner.runtime.device
     kept = ClassStatistics(method.classes, method.backbone.width).to(device)
     features = torch.randn(contender.batch, method.backbone.width, device=device)
-    update = Recorded(kept.update, device)
+    update = GraphedCallable(kept.update, device)
 
     def keep() -> None:
         update(features, contender.labels)
@@ -197,7 +186,7 @@ def age(contender: Contender, stages: int) -> None:
     """Make a Residual SODAP as old as after `stages` domains, with its pool filled."""
     method = contender.learner.method
     assert isinstance(method, ResidualSodap)
-    device = contender.learner.fabric.device
+    device = contender.learner.runtime.device
     pool = method.prompter.pool
     draw = torch.Generator(device).manual_seed(0)
     per_stage = max(1, pool.unused_count // (stages - 1))

@@ -1,4 +1,4 @@
-"""Imports point one way: from the command line down to the backbone, never up."""
+"""Imports between packages point down, from the command line to the backbone."""
 
 from __future__ import annotations
 
@@ -11,41 +11,30 @@ import sodap
 
 ROOT = Path(sodap.__file__).parent
 
-# A room may import from rooms of a lower floor, and from itself.
-FLOORS = {
-    "__main__": 9,
-    "cli": 8,
-    "reporting": 7,
-    "grids": 6,
-    "runs": 5,
-    "testing": 5,
-    "learning": 4,
-    "methods": 3,
-    "prompting": 2,
-    "preserving": 2,
-    "drift": 2,
-    "balancing": 2,
-    "backbones": 1,
-    "streams": 1,
-    "evaluation": 1,
-    "storage": 0,
-    "plugins": 0,
-    "memory": 0,
-    "randomness": 0,
-    "freezing": 0,
-    "recording": 0,
-    "interruption": 0,
-    "errors": -1,
-    "formats": -1,
-    "version": -1,
-}
+# Packages and modules from the lowest layer to the highest. Each may import from itself and from
+# lower layers, but not from others in its own layer.
+LAYERS = [
+    ["errors", "formats", "version"],
+    ["storage", "plugins", "memory", "randomness", "freezing", "interruption"],
+    ["streams", "backbones", "evaluation"],
+    ["prompting", "preserving", "drift", "balancing"],
+    ["methods"],
+    ["execution"],
+    ["learning"],
+    ["runs", "testing"],
+    ["grids"],
+    ["reporting"],
+    ["cli"],
+    ["__main__"],
+]
+LAYER_OF = {package: number for number, layer in enumerate(LAYERS) for package in layer}
 
 
-def room_of(path: Path) -> str:
+def package_of(path: Path) -> str:
     return path.relative_to(ROOT).parts[0].removesuffix(".py")
 
 
-def imported_rooms(path: Path) -> set[str]:
+def imported_packages(path: Path) -> set[str]:
     modules: set[str] = set()
     for node in ast.walk(ast.parse(path.read_text("utf-8"))):
         if isinstance(node, ast.Import):
@@ -63,13 +52,18 @@ FILES = sorted(p for p in ROOT.rglob("*.py") if p != ROOT / "__init__.py")
 
 @pytest.mark.parametrize("path", FILES, ids=lambda p: str(p.relative_to(ROOT)))
 def test_imports_point_down(path: Path) -> None:
-    room = room_of(path)
-    assert room in FLOORS, f"{room} has no floor yet"
-    for other in imported_rooms(path) & FLOORS.keys():
-        assert other == room or FLOORS[other] < FLOORS[room], f"{room} must not import {other}"
+    package = package_of(path)
+    assert package in LAYER_OF, f"{package} is in no layer yet"
+    for other in imported_packages(path) & LAYER_OF.keys():
+        lower = LAYER_OF[other] < LAYER_OF[package]
+        assert other == package or lower, f"{package} must not import {other}"
 
 
-def test_every_room_says_what_is_public() -> None:
+def test_every_layer_exists() -> None:
+    assert {package_of(path) for path in FILES} == LAYER_OF.keys()
+
+
+def test_every_package_has_a_docstring_and_a_list_of_public_names() -> None:
     for init in ROOT.glob("*/__init__.py"):
         tree = ast.parse(init.read_text("utf-8"))
         names = [
@@ -80,7 +74,7 @@ def test_every_room_says_what_is_public() -> None:
             if isinstance(t, ast.Name)
         ]
         assert "__all__" in names, f"{init.parent.name} has no __all__"
-        assert ast.get_docstring(tree), f"{init.parent.name} does not say what it is"
+        assert ast.get_docstring(tree), f"{init.parent.name} has no docstring"
 
 
 def test_public_names_exist() -> None:

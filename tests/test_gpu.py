@@ -1,8 +1,7 @@
-"""What only a GPU can show. Skipped where there is none."""
+"""Tests that need a GPU; skipped without one."""
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable
 from pathlib import Path
 
@@ -11,15 +10,21 @@ import torch
 from torch import Tensor
 
 import sodap
+from sodap.execution import (
+    EVALUATION_BATCH,
+    CannotCaptureError,
+    DeviceTimer,
+    Forward,
+    GraphedCallable,
+    Runtime,
+    TrainStep,
+)
+from sodap.execution.cuda_graphs import WARM_UP_CALLS
 from sodap.learning import Learner, Training
-from sodap.learning.forward import Forward
-from sodap.learning.step import Step, make_optimizer, set_learning_rates
-from sodap.learning.stopwatch import Stopwatch
 from sodap.learning.trace import TraceBuffer
 from sodap.methods import method_names
 from sodap.prompting.fast import entmax
-from sodap.recording import WARM_UP, CannotRecordError, Recorded
-from sodap.streams import Augmentation, Stream, to_gpu_if_fits
+from sodap.streams import Stream, to_gpu_if_fits
 from sodap.streams.augmentation import PAPER_AUGMENTATION
 from tests.conftest import make_split, make_stream
 
@@ -45,13 +50,12 @@ def test_a_gpu_agrees_with_the_cpu(method: str, stripes: Stream, tmp_path: Path)
 
 
 @pytest.mark.parametrize("method", method_names())
-def test_recorded_steps_are_the_plain_ones(method: str) -> None:
-    """A step that is replayed from a CUDA graph does what it does when it is launched anew."""
+def test_captured_steps_train_like_others(method: str) -> None:
     stream = make_stream(domains=2, count=100)  # six full batches and a rest
     found = []
-    for record in (False, True):
+    for cuda_graphs in (False, True):
         training = TRAINING.model_copy(
-            update={"record_steps": record, "augmentation": PAPER_AUGMENTATION}
+            update={"cuda_graphs": cuda_graphs, "augmentation": PAPER_AUGMENTATION}
         )
         learner = Learner(
             stream.classes, method=method, training=training, device="cuda", precision="fp32"
@@ -63,105 +67,134 @@ def test_recorded_steps_are_the_plain_ones(method: str) -> None:
 
 
 @pytest.mark.parametrize("method", ["residual-sodap", "sequential", "der++"])
-def test_recorded_steps_are_kept_one_by_one(method: str) -> None:
-    """A replay answers with the tensors of the one before: each must have been copied in time."""
+def test_the_trace_has_every_captured_step(method: str) -> None:
+    """A replay overwrites the result of the one before, which must have been copied in time."""
     stream = make_stream(domains=2, count=100)  # six full batches and a rest
     found = []
-    for record in (False, True):
-        training = TRAINING.model_copy(update={"record_steps": record})
+    for cuda_graphs in (False, True):
+        training = TRAINING.model_copy(update={"cuda_graphs": cuda_graphs})
         learner = Learner(
             stream.classes, method=method, training=training, device="cuda", precision="fp32"
         )
         found.append([learner.learn(domain).trace for domain in stream.domains])
-    for plain, recorded in zip(*found, strict=True):
+    for plain, captured in zip(*found, strict=True):
         assert len(plain) == 21
         expected = plain.tensors()
-        for name, values in recorded.tensors().items():
+        for name, values in captured.tensors().items():
             assert values.device.type == "cpu"
             torch.testing.assert_close(values, expected[name], rtol=1e-2, atol=1e-2, equal_nan=True)
-        assert len(set(recorded.losses["ce"].tolist())) > 18
+        assert len(set(captured.losses["ce"].tolist())) > 18
     assert bool(found[1][1].weights) == (method == "residual-sodap")
 
 
-def test_recorded_predictions_are_the_plain_ones_and_listeners_hear_all(stripes: Stream) -> None:
+def test_captured_predictions_are_those_of_a_plain_pass(stripes: Stream) -> None:
     learner = Learner(stripes.classes, training=TRAINING, device="cuda", precision="fp32")
     learner.learn(stripes.domains[0])
     split = make_split(4 * 64 + 10, 3, 0.0, 7)
-    recorded, plain = (
-        Forward(learner.method, learner.fabric, 64, record=record) for record in (True, False)
+    captured, plain = (
+        Forward(learner.method, Runtime("cuda", "fp32", cuda_graphs=cuda_graphs), 64)
+        for cuda_graphs in (True, False)
     )
     for some in torch.split(split.images.cuda(), 64):
-        torch.testing.assert_close(recorded(some).clone(), plain(some), rtol=0, atol=1e-5)
-    assert len(recorded.recorded.recordings) == 1, "the last batch is filled up"
-    heard: list[int] = []
-    hook = learner.method.register_forward_hook(lambda *_: heard.append(1))
-    recorded.answers(split)
+        found = captured(some, pad=True).clone()
+        torch.testing.assert_close(found, plain(some), rtol=0, atol=1e-5)
+    assert len(captured.graphed.graphs) == 1, "the last batch is padded"
+    calls: list[int] = []
+    hook = learner.method.register_forward_hook(lambda *_: calls.append(1))
+    captured.predictions(split)
     hook.remove()
-    assert len(heard) == 5
+    assert len(calls) == 5, "with a hook nothing is replayed"
     head = learner.method.head
     assert isinstance(head, torch.nn.Linear)
     with torch.no_grad():
-        head.bias.add_(torch.tensor([0.0, 9.0, 0.0], device="cuda"))  # in its place
-    assert (recorded.answers(split).classes == 1).float().mean() > 0.9
+        head.bias.add_(torch.tensor([0.0, 9.0, 0.0], device="cuda"))  # at the same address
+    assert (captured.predictions(split).classes == 1).float().mean() > 0.9
     bias = torch.tensor([9.0, 0.0, 0.0], device="cuda")
-    head.bias = torch.nn.Parameter(bias)  # and in another
-    assert torch.equal(recorded.answers(split).classes, plain.answers(split).classes)
+    head.bias = torch.nn.Parameter(bias)  # at another one
+    assert torch.equal(captured.predictions(split).classes, plain.predictions(split).classes)
 
 
-def test_work_is_recorded_for_every_shape_that_comes_again() -> None:
+def test_predict_and_evaluate_agree(stripes: Stream) -> None:
+    """Full batches of `predict` are replayed, smaller ones are not padded."""
+    learner = Learner(stripes.classes, training=TRAINING, device="cuda", precision="fp32")
+    learner.learn(stripes.domains[0])
+    split = make_split(3 * EVALUATION_BATCH + 10, 3, 0.0, 7)
+    predicted = learner.predict(split.images)
+    assert len(learner.forward.graphed.graphs) == 1
+    found = learner.evaluate(split).predictions
+    confidence = predicted.probabilities.amax(-1)
+    torch.testing.assert_close(found.confidence, confidence, rtol=0, atol=1e-4)
+    assert [learner.classes[index] for index in found.classes] == predicted.labels
+
+
+def test_observations_with_graphs_are_those_without(stripes: Stream) -> None:
+    learner = Learner(stripes.classes, training=TRAINING, device="cuda", precision="fp32")
+    method, split = learner.method.eval(), make_split(4 * 16 + 3, 3, 0.0, 7)
+    found = []
+    for cuda_graphs in (True, False):
+        runtime = Runtime("cuda", "fp32", cuda_graphs=cuda_graphs)
+        results = list(runtime.observe(method, split, 16).map(method))
+        assert [len(logits) for logits, _ in results] == [16] * 4 + [3]
+        found.append(torch.cat([logits for logits, _ in results]))
+    torch.testing.assert_close(*found, rtol=0, atol=1e-5)
+
+
+def test_a_graph_is_captured_for_every_shape_that_comes_again() -> None:
     weight, draws = torch.ones(3, device="cuda"), torch.Generator("cuda").manual_seed(0)
 
     def work(numbers: Tensor) -> Tensor:
         noise = torch.rand(numbers.shape, device="cuda", generator=draws)
         return numbers * weight + (noise > 2)
 
-    recorded = Recorded(work, weight.device, generators=[draws])
-    for round in range(WARM_UP + 3):
+    graphed = GraphedCallable(work, weight.device, generators=[draws])
+    for round in range(WARM_UP_CALLS + 3):
         for rows in (5, 2, 7) if round == 0 else (5, 2):
             numbers = torch.rand(rows, 3, device="cuda")
-            torch.testing.assert_close(recorded(numbers), numbers * weight)
+            torch.testing.assert_close(graphed(numbers), numbers * weight)
         weight += 1
-    assert {kind[0][0][0] for kind in recorded.recordings} == {5, 2}
+    assert {signature[0][0][0] for signature in graphed.graphs} == {5, 2}
 
 
-def test_what_waits_for_the_host_is_launched_anew_or_refused() -> None:
+def test_work_that_waits_for_the_host_is_not_captured() -> None:
     def work(numbers: Tensor) -> Tensor:
         return numbers * float(numbers.sum())
 
     numbers = torch.rand(3, device="cuda")
-    willing, strict = (Recorded(work, numbers.device, strict=strict) for strict in (False, True))
-    for _ in range(WARM_UP):
+    lenient, strict = (
+        GraphedCallable(work, numbers.device, strict=strict) for strict in (False, True)
+    )
+    for _ in range(WARM_UP_CALLS):
         strict(numbers)
-    with pytest.raises(CannotRecordError):
+    with pytest.raises(CannotCaptureError):
         strict(numbers)
-    for _ in range(WARM_UP + 2):
-        torch.testing.assert_close(willing(numbers), work(numbers))
-    assert not willing.recordings
+    for _ in range(WARM_UP_CALLS + 2):
+        torch.testing.assert_close(lenient(numbers), work(numbers))
+    assert not lenient.graphs
+    assert not lenient.active
 
 
-@pytest.mark.parametrize("record", [False, True])
+@pytest.mark.parametrize("cuda_graphs", [False, True])
 @pytest.mark.parametrize("method", ["residual-sodap", "sequential"])
-def test_a_step_never_waits_for_the_host(method: str, record: bool, stripes: Stream) -> None:
-    """Neither to learn nor to keep what it gave."""
-    learner = Learner(stripes.classes, method=method, training=TRAINING, device="cuda")
+def test_a_step_never_waits_for_the_host(method: str, cuda_graphs: bool, stripes: Stream) -> None:
+    """Neither the step itself nor the trace of its losses."""
+    training = TRAINING.model_copy(update={"cuda_graphs": cuda_graphs})
+    learner = Learner(stripes.classes, method=method, training=training, device="cuda")
     learner.learn(stripes.domains[0])
     learner.learn(stripes.domains[1])
-    model = learner.method.train()
+    model, runtime = learner.method.train(), learner.runtime
     split = stripes.domains[1].train
     images, labels = split.images.cuda(), split.labels.cuda()
-    optimizer = make_optimizer(model.parameter_groups(1e-3, 0.01), learner.fabric.device)
-    set_learning_rates(optimizer, [1e-3] * len(optimizer.param_groups), learner.fabric.device)
-    step = Step(model, optimizer, learner.fabric, len(labels), Augmentation(), record=record)
+    step = TrainStep(model, runtime, model.parameter_groups(1e-3, 0.01), len(labels))
     step.begin_epoch(1)
-    buffer = TraceBuffer(WARM_UP + 4, learner.fabric.device)
+    buffer = TraceBuffer(WARM_UP_CALLS + 4, runtime.device)
 
     def learn() -> None:
-        outcome = step(images, labels)
-        buffer.add(len(labels), outcome.losses, outcome.weights)
+        result = step(images, labels)
+        buffer.add(len(labels), result.losses, result.weights)
 
-    for _ in range(WARM_UP + 1):  # tables that are derived once, and a recording, may wait
+    for _ in range(WARM_UP_CALLS + 1):  # derived tables and the capture may wait
         learn()
-    assert bool(step.recorded.recordings) == record
+    assert bool(step.graphed.graphs) == cuda_graphs
     torch.cuda.synchronize()
     torch.cuda.set_sync_debug_mode("error")
     try:
@@ -170,7 +203,7 @@ def test_a_step_never_waits_for_the_host(method: str, record: bool, stripes: Str
     finally:
         torch.cuda.set_sync_debug_mode("default")
     trace = buffer.fetch(1)
-    assert len(set(trace.losses["ce"].tolist())) == WARM_UP + 4
+    assert len(set(trace.losses["ce"].tolist())) == WARM_UP_CALLS + 4
 
 
 @pytest.mark.parametrize("alpha", [1.3, 1.5, 2.0])
@@ -180,33 +213,32 @@ def test_entmax_on_a_gpu(alpha: float) -> None:
 
 
 def sleep(seconds: float) -> None:
-    """Keep the GPU busy for about so long."""
+    """Keep the GPU busy for about this long."""
     torch.cuda._sleep(round(2_000_000_000 * seconds))  # type: ignore[no-untyped-call]
 
 
 def fall_asleep() -> torch.cuda.Event:
-    """The event is when the GPU wakes up, about a second later."""
+    """An event that the GPU reaches about a second later."""
     sleep(1)
     awake = torch.cuda.Event()  # type: ignore[no-untyped-call]
     awake.record()
     return awake
 
 
-def test_recording_does_not_wait_for_work_under_way() -> None:
+def test_a_capture_does_not_wait_for_queued_work() -> None:
     weight = torch.ones(64, 64, device="cuda")
-    recorded = Recorded(lambda numbers: numbers @ weight, weight.device)
+    graphed = GraphedCallable(lambda numbers: numbers @ weight, weight.device)
     numbers = torch.rand(5, 64, device="cuda")
-    recorded(numbers)
+    graphed(numbers)
     torch.cuda.synchronize()
     before = fall_asleep()
-    answer = recorded(numbers)
-    assert recorded.recordings
+    result = graphed(numbers)
+    assert graphed.graphs
     assert not before.query(), "the GPU should still be asleep"  # type: ignore[no-untyped-call]
-    torch.testing.assert_close(answer, numbers @ weight)
+    torch.testing.assert_close(result, numbers @ weight)
 
 
-def test_recording_leaves_random_numbers_of_work_under_way_as_they_are() -> None:
-    """Replays that are still waiting when another shape is recorded draw as they would have."""
+def test_a_capture_does_not_change_the_random_numbers_of_queued_replays() -> None:
     draws = torch.Generator("cuda")
 
     def work(numbers: Tensor) -> Tensor:
@@ -224,10 +256,10 @@ def test_recording_leaves_random_numbers_of_work_under_way_as_they_are() -> None
                 torch.cuda.synchronize()
         return found
 
-    recorded = Recorded(work, full.device, generators=[draws])
-    for plain, replayed in zip(epochs(work), epochs(recorded), strict=True):
+    graphed = GraphedCallable(work, full.device, generators=[draws])
+    for plain, replayed in zip(epochs(work), epochs(graphed), strict=True):
         assert torch.equal(plain, replayed)
-    assert len(recorded.recordings) == 2
+    assert len(graphed.graphs) == 2
 
 
 @pytest.mark.parametrize("short", [False, True])
@@ -245,26 +277,25 @@ def test_images_live_on_the_gpu_where_they_fit(
 
 
 @pytest.mark.parametrize(("free", "given_back"), [(0, 1), (1 << 50, 0)])
-def test_memory_in_reserve_is_given_back_where_a_recording_could_lack_it(
+def test_cached_memory_is_released_if_a_graph_could_lack_it(
     free: int, given_back: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     times = []
     monkeypatch.setattr(torch.cuda, "mem_get_info", lambda device: (free, 1 << 50))
     monkeypatch.setattr(torch.cuda, "empty_cache", lambda: times.append(1))
     numbers = torch.rand(5, device="cuda")
-    recorded = Recorded(lambda numbers: numbers + 1, numbers.device)
-    for _ in range(WARM_UP + 2):
-        torch.testing.assert_close(recorded(numbers), numbers + 1)
+    graphed = GraphedCallable(lambda numbers: numbers + 1, numbers.device)
+    for _ in range(WARM_UP_CALLS + 2):
+        torch.testing.assert_close(graphed(numbers), numbers + 1)
     assert len(times) == given_back
 
 
-def test_a_stopwatch_counts_what_the_gpu_does() -> None:
-    nothing, asleep = Stopwatch(torch.device("cuda")), Stopwatch(torch.device("cuda"))
-    nothing.stop()
-    sleep(1)
-    asleep.stop()
-    began = time.perf_counter()
-    seconds = asleep.seconds()
-    assert time.perf_counter() - began > 0.5 * seconds, "it was launched, not waited for"
-    assert 0 <= nothing.seconds() < 0.1 * seconds
-    assert 0.2 < seconds < 10
+def test_a_timer_measures_what_the_gpu_does_and_does_not_wait() -> None:
+    device = torch.device("cuda")
+    idle, busy = DeviceTimer(device), DeviceTimer(device)
+    idle.stop()
+    awake = fall_asleep()
+    busy.stop()
+    assert not awake.query(), "the GPU should still be asleep"  # type: ignore[no-untyped-call]
+    assert busy.seconds() > idle.seconds() >= 0
+    assert awake.query(), "reading the timer waits for its end"  # type: ignore[no-untyped-call]

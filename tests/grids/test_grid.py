@@ -340,7 +340,7 @@ def broken(at: float, error: Exception) -> Callable[..., dict[str, Any]]:
 def test_a_candidate_that_breaks_is_not_chosen(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    diverged = TrainingBrokeError("ce is no finite number")
+    diverged = TrainingBrokeError("ce is not finite")
     monkeypatch.setattr(task_module, "run", broken(1e-2, diverged))
     outcome = a_grid(tmp_path, "sequential", seeds=1).run()
     assert (outcome.done, outcome.failures) == (1, {})

@@ -7,8 +7,8 @@ import pytest
 import torch
 from torch import Tensor
 
+from sodap.execution import StepResult, TrainStep
 from sodap.learning import Learner, StageProgress, Training
-from sodap.learning.step import Outcome, PlainStep
 from sodap.learning.trace import Trace, TraceBuffer
 from sodap.streams import Stream
 
@@ -56,7 +56,7 @@ def test_a_loss_that_comes_later() -> None:
     assert list(trace.losses) == ["ce", "old"]
     assert trace.losses["old"].isnan().tolist() == [True, False, False]
     assert trace.means() == {"ce": 10 / 5, "old": pytest.approx(18 / 3)}
-    assert buffer.broken(trace) == []
+    assert buffer.not_finite(trace) == []
     assert trace.weights == {}
 
 
@@ -65,7 +65,7 @@ def test_a_loss_that_is_no_number_is_told_from_one_that_is_not_there(bad: float)
     buffer = TraceBuffer(2, CPU)
     buffer.add(2, {"ce": scalar(1.0)}, {})
     buffer.add(2, {"ce": scalar(1.0), "old": scalar(bad)}, {})
-    assert buffer.broken(buffer.fetch(1)) == ["old"]
+    assert buffer.not_finite(buffer.fetch(1)) == ["old"]
 
 
 def test_epochs_one_after_the_other() -> None:
@@ -75,16 +75,16 @@ def test_epochs_one_after_the_other() -> None:
             buffer.add(images, {name: scalar(value) for name, value in losses.items()}, {})
         return buffer.fetch(number)
 
-    both = Trace().then(epoch(1, ce=1.0)).then(epoch(2, ce=2.0, old=3.0))
+    both = Trace().concat(epoch(1, ce=1.0)).concat(epoch(2, ce=2.0, old=3.0))
     assert len(both) == 4
     assert both.epoch.tolist() == [1, 1, 2, 2]
     assert both.images.tolist() == [3, 1, 3, 1]
     assert both.losses["ce"].tolist() == [1, 1, 2, 2]
     assert both.losses["old"].isnan().tolist() == [True, True, False, False]
     again = Trace.from_tensors(both.tensors())
-    assert again.of(2).losses["old"].tolist() == [3, 3]
-    assert len(again.of(1, 2)) == 4
-    assert len(again.of()) == 0
+    assert again.select(2).losses["old"].tolist() == [3, 3]
+    assert len(again.select(1, 2)) == 4
+    assert len(again.select()) == 0
 
 
 @pytest.mark.parametrize("method", ["residual-sodap", "sequential", "der++"])
@@ -92,16 +92,16 @@ def test_a_stage_keeps_what_its_steps_gave(
     method: str, stripes: Stream, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     told: list[tuple[int, dict[str, float], dict[str, float]]] = []
-    plain = PlainStep.__call__
+    call = TrainStep.__call__
 
-    def listen(self: PlainStep, images: Tensor, labels: Tensor) -> Outcome:
-        outcome = plain(self, images, labels)
-        losses = {name: float(loss) for name, loss in outcome.losses.items()}
+    def listen(self: TrainStep, images: Tensor, labels: Tensor) -> StepResult:
+        result = call(self, images, labels)
+        losses = {name: float(loss) for name, loss in result.losses.items()}
         weights = {name: float(weight) for name, weight in self.method.loss_weights().items()}
         told.append((len(labels), losses, weights))
-        return outcome
+        return result
 
-    monkeypatch.setattr(PlainStep, "__call__", listen)
+    monkeypatch.setattr(TrainStep, "__call__", listen)
     training = Training(epochs=2, patience=2, batch_size=16, lr=3e-3)  # batches of 16 and of 8
     learner = Learner(stripes.classes, method=method, training=training, device="cpu")
     for domain in stripes.domains:
@@ -135,11 +135,11 @@ def test_a_checkpoint_holds_the_steps_and_an_older_one_has_none(stripes: Stream)
     learner = Learner(stripes.classes, method="sequential", training=training, device="cpu")
     progress = learner.learn(stripes.domains[0])
     tensors = progress.tensors()
-    again = StageProgress.restore(progress.facts(), tensors).trace
+    again = StageProgress.restore(progress.metadata(), tensors).trace
     assert again.tensors().keys() == progress.trace.tensors().keys()
     assert torch.equal(again.losses["ce"], progress.trace.losses["ce"])
     older = {name: value for name, value in tensors.items() if not name.startswith("trace.")}
-    assert len(StageProgress.restore(progress.facts(), older).trace) == 0
+    assert len(StageProgress.restore(progress.metadata(), older).trace) == 0
 
 
 def test_what_was_switched_off_has_no_weights(stripes: Stream) -> None:

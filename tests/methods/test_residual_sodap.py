@@ -10,9 +10,9 @@ import torch
 from tests.conftest import NO_IMAGES, make_batch, make_stream
 from torch import Tensor
 
+from sodap.execution import GraphedCallable, Runtime
 from sodap.learning import Learner, Training
 from sodap.methods import ResidualSodap
-from sodap.recording import Recorded
 
 TRAINING = Training(epochs=2, patience=2, batch_size=16, lr=0.01, weight_decay=0.5)
 THREE = make_stream(domains=3)
@@ -166,7 +166,7 @@ def test_every_reading_learns_three_domains(options: dict[str, Any]) -> None:
         for row in stage.history:
             assert all(math.isfinite(v) for v in row["losses"].values())
     restored = Learner(
-        THREE.classes, training=TRAINING, options=learner.facts()["options"], device="cpu"
+        THREE.classes, training=TRAINING, options=learner.metadata()["options"], device="cpu"
     )
     restored.restore(learner.method.state(), 3, 3)
     images = THREE.domains[0].test.images
@@ -205,7 +205,7 @@ def test_the_reference_is_kept_and_used() -> None:
     learner, _ = taught(1, drift={"min_entries": 2})
     state = {key: value.clone() for key, value in learner.method.state().items()}
     restored = Learner(
-        THREE.classes, training=TRAINING, options=learner.facts()["options"], device="cpu"
+        THREE.classes, training=TRAINING, options=learner.metadata()["options"], device="cpu"
     )
     restored.restore(state, 1, 1)
     one = learner.learn(THREE.domains[1]).begun["drift"]
@@ -353,7 +353,7 @@ def test_a_recorded_step_is_the_plain_one(backprop: str) -> None:
     """
     stream = make_stream(domains=2, count=100)  # six full batches and a rest
     found = []
-    for changes in ({"record_steps": False}, {"record_steps": True}, {"compile": True}):
+    for changes in ({"cuda_graphs": False}, {"cuda_graphs": True}, {"compile": True}):
         learner = Learner(
             stream.classes,
             training=TRAINING.model_copy(update={"lr": 3e-3, **changes}),
@@ -371,7 +371,8 @@ def test_a_recorded_step_is_the_plain_one(backprop: str) -> None:
 def test_looks_may_be_filled_up(monkeypatch: pytest.MonkeyPatch) -> None:
     """As they are for a recording, whose batches are all of one size: the same is seen and kept."""
     plain, stages = taught(3)
-    monkeypatch.setattr(Recorded, "records", property(lambda _: True))
+    monkeypatch.setattr(Runtime, "graphs", lambda *_: True)
+    monkeypatch.setattr(GraphedCallable, "active", property(lambda _: True))
     full, said = taught(3)
     for one, other in zip(stages, said, strict=True):
         assert other.ended["pool"] == one.ended["pool"]

@@ -113,7 +113,7 @@ def made_traces(rows: list[dict[str, Any]]) -> dict[int, Trace]:
             weights = {name: torch.tensor(end + off - 0.2) for name, end in row["weights"].items()}
             buffer.add(images, losses, weights)
         before = traces.get(row["stage"], Trace())
-        traces[row["stage"]] = before.then(buffer.fetch(row["epoch"]))
+        traces[row["stage"]] = before.concat(buffer.fetch(row["epoch"]))
     return traces
 
 

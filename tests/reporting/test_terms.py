@@ -65,7 +65,7 @@ def test_settings_that_differ_are_told(key: str, value: Any, words: str) -> None
 
 
 def test_what_a_method_or_a_machine_may_choose_is_not_told() -> None:
-    free = {"lr": 0.5, "record_steps": False, "compile": True}
+    free = {"lr": 0.5, "cuda_graphs": False, "compile": True}
     other = a_run("sequential", 3, free, options={"pool_size": 3}, device="cuda", data="/there")
     other["environment"] = {"commit": "abc", "gpu": "Abacus 9", "sodap": "9"}
     assert unequal(a_run("ridge"), other) == []

@@ -174,7 +174,7 @@ def test_every_step_is_in_the_folder(finished: tuple[Path, dict[str, Any]]) -> N
     assert [stage["steps"] for stage in record["stages"]] == [4, 4]  # 24 images, 16 at a time
     assert list(traces[1].weights) == []
     for row in rows:
-        epoch = traces[row["stage"]].of(row["epoch"])
+        epoch = traces[row["stage"]].select(row["epoch"])
         assert epoch.images.tolist() == [16, 8]
         assert set(epoch.losses) == set(row["losses"])
         for name, values in epoch.losses.items():

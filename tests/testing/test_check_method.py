@@ -321,7 +321,7 @@ class Demanding(Sound):
 
 
 BROKEN: list[tuple[type[Sound], str, str]] = [
-    (NoNumber, "losses_are_finite", "ce is no finite number"),
+    (NoNumber, "losses_are_finite", "ce is not finite"),
     (NoScalar, "losses_are_finite", r"'ce' is no scalar but \[24\]"),
     (LooksAround, "each_image_counts_alone", "asked alone, an image gets another answer"),
     (Remembers, "each_image_counts_alone", "asked once more"),

@@ -1,13 +1,11 @@
-"""The loop in plain sight: stages, early stop, and a learner to hold it."""
+"""The training loop of a stage, and the learner that users hold."""
 
-from sodap.learning.forward import Answers
 from sodap.learning.learner import Learner, Prediction, Scores, load
 from sodap.learning.loop import end_stage, learn_stage
 from sodap.learning.progress import StageProgress
 from sodap.learning.training import Training
 
 __all__ = [
-    "Answers",
     "Learner",
     "Prediction",
     "Scores",

@@ -1,16 +1,15 @@
-"""A classifier that keeps learning, as an object to hold in one's hand."""
+"""`Learner`: a classifier that learns one domain after another."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from operator import index
 from pathlib import Path
-from typing import Any, Literal, SupportsIndex
+from typing import Any, SupportsIndex
 
 import numpy as np
 import torch
-from lightning.fabric import Fabric
 from numpy.typing import NDArray
 from pydantic import BaseModel, Field, ValidationError
 from torch import Tensor
@@ -24,10 +23,8 @@ from sodap.evaluation import (
     quadratic_kappa,
     recall_per_class,
 )
-from sodap.learning.forward import EVALUATION_BATCH, Answers, Forward
-from sodap.learning.fusing import fused
+from sodap.execution import EVALUATION_BATCH, ClassPredictions, Forward, Runtime
 from sodap.learning.loop import OnBatch, OnEpoch, end_stage, learn_stage
-from sodap.learning.precision import tensor_cores
 from sodap.learning.progress import StageProgress, snapshot
 from sodap.learning.training import Training
 from sodap.methods import Asset, build_method
@@ -39,21 +36,21 @@ from sodap.version import __version__
 
 @dataclass(frozen=True)
 class Prediction:
-    """What the model says of N images."""
+    """Predicted classes and probabilities of N images."""
 
     labels: list[str]
     probabilities: Tensor
-    """`[N, C]`, rows sum to 1, columns in the order of the learner's classes."""
+    """`[N, C]`; rows sum to 1, columns are in the order of the learner's classes."""
 
 
 @dataclass(frozen=True)
 class Scores:
-    """How well one split is classified; all of it follows from the confusion matrix."""
+    """Scores of one split, all computed from its confusion matrix."""
 
     confusion: NDArray[np.int64]
-    """`[C, C]`, rows = truth."""
-    answers: Answers
-    """To each image of the split."""
+    """`[C, C]`; rows are true classes."""
+    predictions: ClassPredictions
+    """Predicted class of each image."""
 
     @property
     def accuracy(self) -> float:
@@ -73,7 +70,7 @@ class Scores:
 
 
 class Learner:
-    """Learn domains one after the other; predict at any time; keep no image.
+    """A classifier that learns domains one after another and can predict at any time.
 
     >>> learner = Learner(["benign", "malignant"], backbone="deit_tiny", weights="deit.safetensors")
     >>> learner.learn(first_clinic)
@@ -109,19 +106,15 @@ class Learner:
         self.method_name = method
         self.weights = weights
         self.training = training or Training()
-        self.fabric = _fabric(device, precision)
+        self.runtime = Runtime(device, precision, cuda_graphs=self.training.cuda_graphs)
         self.randomness = Randomness(index(seed))
         frozen = build_backbone(backbone, weights, image_size, seed=self.randomness.number("vit"))
-        self.method = build_method(
-            method, options or {}, frozen, len(self.classes), self.randomness
-        ).to(self.fabric.device)
-        if self.fabric.device.type == "cuda" and precision != "fp32":
-            frozen.round_weights(torch.bfloat16)
-        if self.training.compile:
-            self.method.compile_parts()
+        self.method = self.runtime.place(
+            build_method(method, options or {}, frozen, len(self.classes), self.randomness),
+            compile=self.training.compile,
+        )
         self.stages_learned = 0
-        self._forward: Forward | None = None
-        """Kept as long as nothing is learned: until then, all tensors stay where they are."""
+        self._forward: Forward | None = None  # dropped when a stage is learned or restored
 
     def learn(
         self,
@@ -131,14 +124,20 @@ class Learner:
         on_epoch: OnEpoch | None = None,
         on_batch: OnBatch | None = None,
     ) -> StageProgress:
-        """One stage: train on the domain, stop early, keep the best, remember what is needed."""
+        """Learn one stage: train on a domain with early stopping and keep the best state.
+
+        If anything fails or is interrupted, the learner is left as it was before.
+
+        Args:
+            resumed: progress of this stage to continue from, after `restore`.
+            on_epoch: called after every epoch.
+            on_batch: called after every training step.
+        """
         _expect(domain, Domain, "learn")
         domain.check(self.classes)
         self._forward = None
-        if self.fabric.device.type == "cuda":
-            # What the stage before holds in reserve: there is room for images, and for other runs.
-            torch.cuda.empty_cache()
-        train, val = to_gpu_if_fits([domain.train, domain.val], self.fabric.device)
+        self.runtime.release_cache()
+        train, val = to_gpu_if_fits([domain.train, domain.val], self.runtime.device)
         stage = Stage(self.stages_learned + 1, replace(domain, train=train, val=val))
         before = snapshot(self.method.state())
         try:
@@ -146,17 +145,17 @@ class Learner:
                 self.method,
                 stage,
                 self.training,
-                self.fabric,
+                self.runtime,
                 resumed=resumed,
                 on_epoch=on_epoch,
                 on_batch=on_batch,
             )
-            progress.ended = end_stage(self.method, stage, self.training, self.fabric)
+            progress.ended = end_stage(self.method, stage, self.training, self.runtime)
             self._forward = None
             if not self.method.learns_by_gradient:
                 progress.best_score = self.evaluate(val).macro_f1
         except BaseException:
-            # A stage that broke off must leave no trace, or a second try would start from it.
+            # A failed stage must leave no trace, or a second attempt would start from it.
             self._forward = None
             self.method.restore(before, self.stages_learned if resumed is None else stage.number)
             raise
@@ -169,19 +168,24 @@ class Learner:
         if isinstance(data, Domain):
             data.check_classes(self.classes)
         split = data.test if isinstance(data, Domain) else data
+        predictions = self.forward.predictions(split)
+        if problem := predictions.problem():
+            raise TrainingBrokeError(f"training broke: {problem}")
+        matrix = confusion_matrix(split.labels, predictions.classes, len(self.classes))
+        return Scores(matrix, predictions)
+
+    @property
+    def forward(self) -> Forward:
+        """Evaluation of the current model on stored images."""
         if self._forward is None:
-            record = self.training.record_steps
-            self._forward = Forward(self.method, self.fabric, record=record)
-        answers = self._forward.answers(split)
-        if broken := answers.broken():
-            raise TrainingBrokeError(f"training broke: {broken}")
-        return Scores(confusion_matrix(split.labels, answers.classes, len(self.classes)), answers)
+            self._forward = Forward(self.method, self.runtime)
+        return self._forward
 
     @torch.inference_mode()
     def predict(self, images: Tensor | str | Path | Sequence[str | Path]) -> Prediction:
-        """Classify uint8 images `[N, 3, H, W]` or image files; each on its own, no domain asked."""
+        """Classify uint8 images `[N, 3, H, W]` or image files; no domain has to be named."""
         if self.stages_learned == 0:
-            raise SodapError("nothing has been learned yet, so there is nothing to predict with")
+            raise SodapError("nothing has been learned yet; call learn before predict")
         if isinstance(images, (str, Path)):
             images = [images]
         if not isinstance(images, Tensor) and not (
@@ -190,45 +194,39 @@ class Learner:
             raise SodapError(
                 "predict takes image files (paths) or a uint8 tensor [N, 3, height, width]"
             )
-        self.method.eval()
-        rows = [torch.empty(0, len(self.classes))]
+        logits = self.forward.logits(self._batches(images))
+        rows = [each.float().softmax(-1).cpu() for each in logits]
+        probabilities = torch.cat([torch.empty(0, len(self.classes)), *rows])
+        classes = probabilities.argmax(-1)
+        if problem := ClassPredictions(classes, probabilities.amax(-1)).problem():
+            raise SodapError(f"this model is broken: {problem}")
+        return Prediction([self.classes[i] for i in classes], probabilities)
+
+    def _batches(self, images: Tensor | Sequence[str | Path]) -> Iterator[Tensor]:
         for start in range(0, len(images), EVALUATION_BATCH):
             some = images[start : start + EVALUATION_BATCH]
-            batch = some if isinstance(some, Tensor) else self._read(some)
-            if batch.dtype != torch.uint8 or batch.ndim != 4 or batch.shape[1] != 3:
+            if not isinstance(some, Tensor):
+                some = read_images([Path(file) for file in some], self.method.backbone.image_size)
+            if some.dtype != torch.uint8 or some.ndim != 4 or some.shape[1] != 3:
                 raise SodapError(
                     f"images must be uint8 [N, 3, height, width], "
-                    f"got {batch.dtype} {list(batch.shape)}"
+                    f"got {some.dtype} {list(some.shape)}"
                 )
-            worth_it = len(batch) == EVALUATION_BATCH
-            with (
-                fused(worth_it),
-                tensor_cores(self.fabric, self.method),
-                self.fabric.autocast(),
-            ):
-                ready = self.method.backbone.prepare(batch.to(self.fabric.device))
-                rows.append(self.method(ready).softmax(-1).float().cpu())
-        probabilities = torch.cat(rows)
-        if broken := Answers(probabilities.argmax(-1), probabilities.amax(-1)).broken():
-            raise SodapError(f"this model is broken: {broken}")
-        return Prediction([self.classes[i] for i in probabilities.argmax(-1)], probabilities)
-
-    def _read(self, files: Sequence[str | Path]) -> Tensor:
-        return read_images([Path(file) for file in files], self.method.backbone.image_size)
+            yield some
 
     def stored(self) -> list[Asset]:
-        """Everything the model keeps about images it has seen."""
+        """Everything the model stores about images it has seen."""
         return self.method.stored()
 
     def save(self, folder: str | Path) -> None:
-        """Write what was learned (not the backbone: its name and fingerprint) to a folder."""
+        """Write what was learned to a folder, with the name and digest of the backbone."""
         home = Path(folder)
         if home.exists() and not (home / "model.json").exists() and any(_entries(home)):
             raise SodapError(f"{home} is not empty and holds no model; choose another folder")
-        save_state(home, "model", self.method.state(), self.facts())
+        save_state(home, "model", self.method.state(), self.metadata())
 
     def restore(self, tensors: Mapping[str, Tensor], stage: int, stages_learned: int) -> None:
-        """Put back the state of a method that had begun `stage`."""
+        """Load the state of a method that had begun `stage`."""
         self._forward = None
         try:
             self.method.restore(tensors, stage)
@@ -236,7 +234,7 @@ class Learner:
             raise SodapError(f"the saved state does not fit {self.method_name}: {error}") from error
         self.stages_learned = stages_learned
 
-    def facts(self) -> dict[str, Any]:
+    def metadata(self) -> dict[str, Any]:
         """What is needed, besides the tensors, to build this learner again."""
         backbone = self.method.backbone
         return {
@@ -263,15 +261,19 @@ def load(
     device: str = "auto",
     precision: str = "auto",
 ) -> Learner:
-    """The learner that `save` wrote; `weights` says where the backbone's file is now."""
+    """Load the learner that `save` wrote to a folder, or the model of a run.
+
+    Args:
+        weights: file of the backbone's weights, if it is not where it was when saved.
+    """
     home = Path(folder)
     if not (home / "model.json").is_file() and (home / "model" / "model.json").is_file():
         home = home / "model"  # a run's folder holds the model in a folder of its own
     if not (home / "model.json").is_file() and (home / "config.json").is_file():
         raise SodapError(f"the run in {home} has no model: it is not finished, or it was deleted")
-    tensors, facts = load_state(home, "model")
+    tensors, metadata = load_state(home, "model")
     try:
-        known = _Facts.model_validate(facts)
+        known = _Metadata.model_validate(metadata)
     except ValidationError as error:
         raise SodapError(f"{folder} was saved by a version of sodap that does not fit") from error
     backbone = known.backbone
@@ -303,8 +305,8 @@ class _Backbone(BaseModel):
     sha256: str
 
 
-class _Facts(BaseModel):
-    """`Learner.facts`, as far as they are needed to build a learner again."""
+class _Metadata(BaseModel):
+    """The part of `Learner.metadata` that is needed to build a learner again."""
 
     classes: list[str]
     method: str
@@ -327,19 +329,3 @@ def _entries(folder: Path) -> list[Path]:
         return list(folder.iterdir())
     except OSError as error:
         raise SodapError(f"{folder} is no folder that can be written to") from error
-
-
-def _fabric(device: str, precision: str) -> Fabric:
-    """Where to compute, and in how many bits: bf16 for the trunk where there is a GPU."""
-    if device == "auto":
-        device = "cuda" if torch.cuda.is_available() else "cpu"
-    if device == "cuda" and not torch.cuda.is_available():
-        raise SodapError("device=cuda was asked for, but PyTorch sees no GPU here")
-    if device not in ("cpu", "cuda"):
-        raise SodapError(f"no device is called '{device}'; give auto, cpu or cuda")
-    if precision == "auto":
-        precision = "bf16" if device == "cuda" else "fp32"
-    if precision not in ("bf16", "fp32"):
-        raise SodapError(f"no precision is called '{precision}'; give auto, bf16 or fp32")
-    bits: Literal["bf16-mixed", "32-true"] = "bf16-mixed" if precision == "bf16" else "32-true"
-    return Fabric(accelerator=device, devices=1, precision=bits)

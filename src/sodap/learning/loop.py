@@ -1,6 +1,6 @@
-"""The loop in plain sight: one stage of learning, from the first look at a domain to the last.
+"""The training loop of one stage.
 
-begin -> [epoch: steps -> validate -> keep the best -> checkpoint] -> restore the best -> end
+begin_stage -> [epoch: steps -> validate -> keep the best state] -> restore the best -> end_stage
 """
 
 from __future__ import annotations
@@ -10,74 +10,70 @@ import time
 from collections.abc import Callable
 from typing import Any
 
-from lightning.fabric import Fabric
-
 from sodap.errors import TrainingBrokeError
 from sodap.evaluation import accuracy, confusion_matrix, macro_f1
-from sodap.learning.forward import EVALUATION_BATCH, Forward
-from sodap.learning.fusing import fused
-from sodap.learning.observations import GraphedObservations
+from sodap.execution import EVALUATION_BATCH, Forward, Runtime, TrainStep
 from sodap.learning.progress import StageProgress, snapshot
-from sodap.learning.step import Step, make_optimizer, set_learning_rates
-from sodap.learning.stopwatch import Stopwatch
 from sodap.learning.trace import TraceBuffer
 from sodap.learning.training import Training
-from sodap.methods import Method, Observations
-from sodap.streams import Augmentation, BatchLoader, Stage
+from sodap.methods import Method
+from sodap.streams import BatchLoader, Stage
 
 OnEpoch = Callable[[StageProgress], None]
 OnBatch = Callable[[int, int, int], None]
-"""`(epoch, steps done, steps of the epoch)`"""
+"""Called with `(epoch, steps done, steps of the epoch)`."""
 
 
 def learn_stage(
     method: Method,
     stage: Stage,
     training: Training,
-    fabric: Fabric,
+    runtime: Runtime,
     *,
     resumed: StageProgress | None = None,
     on_epoch: OnEpoch | None = None,
     on_batch: OnBatch | None = None,
 ) -> StageProgress:
-    """Teach `method` one domain. With `resumed`, go on after the epoch that it describes."""
+    """Train `method` on one domain, or continue after the epoch that `resumed` describes."""
     progress = resumed or StageProgress(stage.number)
+    train, val = stage.domain.train, stage.domain.val
     if resumed is None:
-        look = _training_images(method, stage, training, fabric, "drift order")
-        with fabric.autocast(), fused(False):
-            progress.begun = dict(method.eval().begin_stage(stage.number, look))
+        # Shuffled: groups of consecutive images should not be of one class.
+        order = method.randomness.generator("drift order", stage.number)
+        observations = runtime.observe(method, train, training.batch_size, order)
+        with runtime.stage_context():
+            progress.begun = dict(method.eval().begin_stage(stage.number, observations))
 
     if not method.learns_by_gradient:
         progress.finished = True
         return progress
 
-    groups = method.parameter_groups(training.lr, training.weight_decay)
-    starts = [float(group["lr"]) for group in groups]
-    optimizer = make_optimizer(groups, fabric.device)
-    if progress.optimizer:
-        optimizer.load_state_dict(progress.optimizer)
-    augmentation = training.augmentation or Augmentation()
-    size, record = min(training.batch_size, len(stage.domain.train)), training.record_steps
-    step = Step(method, optimizer, fabric, size, augmentation, record=record)
-    forward = Forward(method, fabric, record=record)
+    step = TrainStep(
+        method,
+        runtime,
+        method.parameter_groups(training.lr, training.weight_decay),
+        min(training.batch_size, len(train)),
+        training.augmentation,
+        progress.optimizer,
+    )
+    forward = Forward(method, runtime)
 
     while not progress.finished:
         epoch = progress.epoch + 1
         decay = 0.5 * (1 + math.cos(math.pi * progress.epoch / training.epochs))
-        set_learning_rates(optimizer, [start * decay for start in starts], fabric.device)
 
         began = time.perf_counter()
-        watch = Stopwatch(fabric.device)
-        steps = train_epoch(step, stage, epoch, on_batch)
-        watch.stop()
-        answers = forward.answers(stage.domain.val)  # only this waits for the steps
+        timer = runtime.timer()
+        steps = train_epoch(step, stage, epoch, decay, on_batch)
+        timer.stop()
+        predictions = forward.predictions(val)  # queued behind the steps, before the host waits
         trace = steps.fetch(epoch)
-        lost = steps.broken(trace)
-        if broken := f"{', '.join(lost)} is no finite number" if lost else answers.broken():
+        broken = steps.not_finite(trace)
+        if problem := f"{', '.join(broken)} is not finite" if broken else predictions.problem():
             where = f"stage {stage.number}, epoch {epoch}"
-            raise TrainingBrokeError(f"training broke in {where}: {broken}; a lower lr may help")
+            raise TrainingBrokeError(f"training broke in {where}: {problem}; a lower lr may help")
 
-        matrix = confusion_matrix(stage.domain.val.labels, answers.classes, method.classes)
+        matrix = confusion_matrix(val.labels, predictions.classes, method.classes)
         score = macro_f1(matrix)
         progress.epoch = epoch
         if score > progress.best_score:
@@ -86,7 +82,7 @@ def learn_stage(
         progress.finished = (
             epoch >= training.epochs or epoch - progress.best_epoch >= training.patience
         )
-        progress.trace = progress.trace.then(trace)
+        progress.trace = progress.trace.concat(trace)
         progress.history.append(
             {
                 "stage": stage.number,
@@ -95,14 +91,14 @@ def learn_stage(
                 "lr": training.lr * decay,
                 "steps": len(trace),
                 "losses": trace.means(),
-                "weights": {k: float(weight) for k, weight in method.loss_weights().items()},
+                "weights": {name: float(weight) for name, weight in method.loss_weights().items()},
                 "val_macro_f1": score,
                 "val_accuracy": accuracy(matrix),
-                "images_per_second": len(stage.domain.train) / watch.seconds(),
+                "images_per_second": len(train) / timer.seconds(),
                 "seconds": time.perf_counter() - began,
             }
         )
-        progress.optimizer = optimizer.state_dict()
+        progress.optimizer = step.optimizer.state_dict()
         if on_epoch is not None:
             on_epoch(progress)
 
@@ -111,46 +107,26 @@ def learn_stage(
 
 
 def train_epoch(
-    step: Step, stage: Stage, epoch: int, on_batch: OnBatch | None = None
+    step: TrainStep, stage: Stage, epoch: int, decay: float, on_batch: OnBatch | None = None
 ) -> TraceBuffer:
-    """One pass over the domain's training images, and what each of its steps will have given.
-
-    A GPU may still be at work on them.
-    """
+    """Train on all images of the domain once; a GPU may still be working when this returns."""
     order = step.method.randomness.generator("order", stage.number, epoch)
-    batches = BatchLoader(stage.domain.train, step.batch_size, step.fabric.device, order=order)
+    batches = BatchLoader(stage.domain.train, step.batch_size, step.runtime.device, order=order)
     step.method.train()
-    step.begin_epoch(epoch)
-    buffer = TraceBuffer(len(batches), step.fabric.device)
+    step.begin_epoch(epoch, decay)
+    buffer = TraceBuffer(len(batches), step.runtime.device)
     for done, (images, labels) in enumerate(batches, start=1):
-        outcome = step(images, labels)
-        buffer.add(len(labels), outcome.losses, outcome.weights)
+        result = step(images, labels)
+        buffer.add(len(labels), result.losses, result.weights)
         if on_batch is not None:
             on_batch(epoch, done, len(batches))
     return buffer
 
 
-def _training_images(
-    method: Method, stage: Stage, training: Training, fabric: Fabric, purpose: str
-) -> Observations:
-    """Training images without augmentation, shuffled so that no group of them is of one class."""
-    order = method.randomness.generator(purpose, stage.number)
-    batches = BatchLoader(
-        stage.domain.train, training.batch_size, fabric.device, method.backbone.prepare, order
-    )
-    return _observations(method, batches, training)
-
-
-def _observations(method: Method, batches: BatchLoader, training: Training) -> Observations:
-    if training.record_steps and method.graph_safe:
-        return GraphedObservations(batches, batches.device)
-    return Observations(batches)
-
-
-def end_stage(method: Method, stage: Stage, training: Training, fabric: Fabric) -> dict[str, Any]:
-    """Let the method keep what it needs of a domain that it will not see again."""
-    train = _training_images(method, stage, training, fabric, "reference order")
-    val = BatchLoader(stage.domain.val, EVALUATION_BATCH, fabric.device, method.backbone.prepare)
-    with fabric.autocast(), fused(False):
-        observed = _observations(method, val, training)
-        return dict(method.eval().end_stage(stage.number, train, observed))
+def end_stage(method: Method, stage: Stage, training: Training, runtime: Runtime) -> dict[str, Any]:
+    """Let the method store what it needs of a domain that it will not see again."""
+    order = method.randomness.generator("reference order", stage.number)
+    train = runtime.observe(method, stage.domain.train, training.batch_size, order)
+    val = runtime.observe(method, stage.domain.val, EVALUATION_BATCH)
+    with runtime.stage_context():
+        return dict(method.eval().end_stage(stage.number, train, val))

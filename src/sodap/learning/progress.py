@@ -1,4 +1,4 @@
-"""Where a stage stands: all that is needed to go on as if nothing had happened."""
+"""State of a stage between epochs, from which training can resume."""
 
 from __future__ import annotations
 
@@ -14,29 +14,29 @@ from sodap.learning.trace import Trace
 
 @dataclass
 class StageProgress:
-    """The state of one stage at the end of an epoch."""
+    """State of one stage at the end of an epoch."""
 
     stage: int
     epoch: int = 0
-    """Epochs that are done."""
+    """Number of finished epochs."""
     best_epoch: int = 0
     best_score: float = -1.0
     """Validation macro-F1 of the best epoch."""
     finished: bool = False
     begun: dict[str, Any] = field(default_factory=dict)
-    """What the method said of the stage's beginning (drift, expansion)."""
+    """What `Method.begin_stage` returned (drift, growth of the pool)."""
     ended: dict[str, Any] = field(default_factory=dict)
-    """What the method said of the stage's end (pool, support)."""
+    """What `Method.end_stage` returned (pool, entropy)."""
     history: list[dict[str, Any]] = field(default_factory=list)
-    """One row an epoch."""
+    """One row per epoch."""
     trace: Trace = field(default_factory=Trace)
-    """Every step of these epochs."""
+    """All training steps of the finished epochs."""
     best: dict[str, Tensor] = field(default_factory=dict)
-    """The method's state at its best epoch."""
+    """State of the method after the best epoch."""
     optimizer: dict[str, Any] = field(default_factory=dict)
 
-    def facts(self) -> dict[str, Any]:
-        """All but the tensors, in JSON's types."""
+    def metadata(self) -> dict[str, Any]:
+        """Everything but the tensors, as JSON values."""
         return {
             "stage": self.stage,
             "epoch": self.epoch,
@@ -50,6 +50,7 @@ class StageProgress:
         }
 
     def tensors(self) -> dict[str, Tensor]:
+        """All tensors in one flat dictionary."""
         flat = {f"best.{key}": value for key, value in self.best.items()}
         flat |= {f"trace.{key}": value for key, value in self.trace.tensors().items()}
         for index, moments in self.optimizer.get("state", {}).items():
@@ -57,8 +58,9 @@ class StageProgress:
         return flat
 
     @classmethod
-    def restore(cls, facts: Mapping[str, Any], tensors: Mapping[str, Tensor]) -> StageProgress:
-        fields = dict(facts)
+    def restore(cls, metadata: Mapping[str, Any], tensors: Mapping[str, Tensor]) -> StageProgress:
+        """Inverse of `metadata` and `tensors`."""
+        fields = dict(metadata)
         groups = fields.pop("optimizer_groups")
         state: dict[int, dict[str, Tensor]] = {}
         for name, value in tensors.items():
@@ -66,11 +68,11 @@ class StageProgress:
                 _, index, key = name.split(".", 2)
                 state.setdefault(int(index), {})[key] = value
         steps = {k.removeprefix("trace."): v for k, v in tensors.items() if k.startswith("trace.")}
-        for group in groups:  # JSON knows no tuples
+        for group in groups:  # JSON has no tuples
             group["betas"] = tuple(group["betas"])
         return cls(
             **fields,
-            # A checkpoint of an earlier version has none. It is the host that adds to them.
+            # The trace is kept on the host. A checkpoint of an earlier version has none.
             trace=Trace.from_tensors({k: v.cpu() for k, v in steps.items()}) if steps else Trace(),
             best={k.removeprefix("best."): v for k, v in tensors.items() if k.startswith("best.")},
             optimizer={"state": state, "param_groups": groups} if groups else {},
@@ -78,11 +80,11 @@ class StageProgress:
 
 
 def _plain(group: Mapping[str, Any]) -> dict[str, Any]:
-    """A parameter group in JSON's types: on a GPU its learning rate is a tensor."""
+    """A parameter group as JSON values; on a GPU its learning rate is a tensor."""
     return {k: v.item() if isinstance(v, Tensor) else v for k, v in group.items()}
 
 
 def snapshot(state: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    """A copy that training does not touch."""
+    """Copy all tensors of a state."""
     with torch.no_grad():
         return {key: value.detach().clone() for key, value in state.items()}

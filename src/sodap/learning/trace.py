@@ -1,7 +1,7 @@
-"""Every training step in numbers: its losses, and the weights that were learned for them.
+"""Losses and loss weights of every training step.
 
-A step on a GPU never waits for the host. So its numbers stay on the device, in room that is taken
-once an epoch, and are fetched together when the epoch is over.
+A step on a GPU never waits for the host. Its numbers stay on the device, in a buffer that is
+allocated once per epoch, and are fetched together when the epoch is over.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 LOSS, WEIGHT = "loss.", "weight."
-"""How the columns of a trace begin in a file."""
+"""Prefixes of the columns in a file."""
 
 
 def _no_steps() -> Tensor:
@@ -22,36 +22,36 @@ def _no_steps() -> Tensor:
 
 @dataclass(frozen=True)
 class Trace:
-    """Steps of one stage, in their order."""
+    """Training steps of one stage, in order."""
 
     epoch: Tensor = field(default_factory=_no_steps)
-    """`[S]`: the epoch that a step belongs to, from 1."""
+    """Epoch of each step `[S]`, counted from 1."""
     images: Tensor = field(default_factory=_no_steps)
-    """`[S]`: the size of its batch."""
+    """Batch size of each step `[S]`."""
     losses: Mapping[str, Tensor] = field(default_factory=dict)
-    """`[S]` each; NaN where a step had no such loss."""
+    """Losses `[S]` by name; NaN where a step had no such loss."""
     weights: Mapping[str, Tensor] = field(default_factory=dict)
-    """`[S]` each: the weight of a loss as the step left it; none where weights are not learned."""
+    """Weights of the losses after each step `[S]` by name; empty if none are learned."""
 
     def __len__(self) -> int:
         return len(self.epoch)
 
     def means(self) -> dict[str, float]:
-        """Of each loss, over the images of the steps that had it."""
+        """Mean of each loss over the images of the steps that had it."""
         found = {}
         for name, values in self.losses.items():
-            there = ~values.isnan()
-            sizes = self.images[there].double()
-            found[name] = float((values[there].double() * sizes).sum() / sizes.sum())
+            present = ~values.isnan()
+            sizes = self.images[present].double()
+            found[name] = float((values[present].double() * sizes).sum() / sizes.sum())
         return found
 
-    def of(self, *epochs: int) -> Trace:
-        """The steps of some epochs."""
+    def select(self, *epochs: int) -> Trace:
+        """Steps of the given epochs."""
         chosen = torch.isin(self.epoch, torch.tensor(epochs, dtype=torch.int32))
         return Trace.from_tensors({name: value[chosen] for name, value in self.tensors().items()})
 
-    def then(self, later: Trace) -> Trace:
-        """Both, one after the other."""
+    def concat(self, later: Trace) -> Trace:
+        """Steps of this trace, followed by those of `later`."""
         ours, theirs = self.tensors(), later.tensors()
         return Trace.from_tensors(
             {
@@ -61,7 +61,7 @@ class Trace:
         )
 
     def tensors(self) -> dict[str, Tensor]:
-        """The columns as a file holds them."""
+        """Columns by the names they have in a file."""
         return {
             "epoch": self.epoch,
             "images": self.images,
@@ -71,7 +71,7 @@ class Trace:
 
     @classmethod
     def from_tensors(cls, tensors: Mapping[str, Tensor]) -> Trace:
-        """The inverse of `tensors`."""
+        """Inverse of `tensors`."""
         return cls(
             tensors["epoch"],
             tensors["images"],
@@ -85,19 +85,19 @@ def _column(tensors: Mapping[str, Tensor], name: str, steps: int) -> Tensor:
 
 
 class TraceBuffer:
-    """The steps of the epoch under way, on the device."""
+    """Steps of the current epoch, on the device."""
 
     def __init__(self, steps: int, device: torch.device) -> None:
         self.steps, self.device = steps, device
         self.images: list[int] = []
         self.columns: list[tuple[str, ...]] = []
-        """What each step told: a method may have more losses from some step on."""
+        """Columns of each step; a method may return more losses from some step on."""
         self.tables: dict[tuple[str, ...], Tensor] = {}
-        """For each set of columns `[steps, columns]`."""
+        """Values `[steps, columns]` for each set of columns."""
 
     @torch.no_grad()
     def add(self, images: int, losses: Mapping[str, Tensor], weights: Mapping[str, Tensor]) -> None:
-        """Copy the numbers of a step: a recorded one gives the same tensors at every replay."""
+        """Copy the numbers of a step, because a captured step overwrites them at every replay."""
         columns = (*(LOSS + name for name in losses), *(WEIGHT + name for name in weights))
         if columns not in self.tables:
             self.tables[columns] = torch.empty(self.steps, len(columns), device=self.device)
@@ -108,21 +108,21 @@ class TraceBuffer:
         self.columns.append(columns)
 
     def fetch(self, epoch: int) -> Trace:
-        """All steps so far; this waits for the device."""
+        """All steps so far; waits for the device."""
         count = len(self.images)
         found: dict[str, Tensor] = {
             "epoch": torch.full((count,), epoch, dtype=torch.int32),
             "images": torch.tensor(self.images, dtype=torch.int32),
         }
         for columns, table in self.tables.items():
-            there = torch.tensor([each == columns for each in self.columns])
+            present = torch.tensor([each == columns for each in self.columns])
             for name, values in zip(columns, table[:count].cpu().unbind(1), strict=True):
                 column = found.setdefault(name, torch.full((count,), torch.nan))
-                column[there] = values[there]
+                column[present] = values[present]
         return Trace.from_tensors(found)
 
-    def broken(self, trace: Trace) -> list[str]:
-        """Losses that were no finite number in a step that had them."""
+    def not_finite(self, trace: Trace) -> list[str]:
+        """Names of losses that were NaN or infinite in a step that had them."""
         return [
             name
             for name, values in trace.losses.items()

@@ -1,31 +1,41 @@
-"""How a stage is trained: the settings that every method shares."""
+"""Training settings that all methods share."""
 
 from __future__ import annotations
 
-from pydantic import BaseModel, ConfigDict, Field
+from typing import Any
+
+from pydantic import BaseModel, ConfigDict, Field, model_validator
 
 from sodap.streams import Augmentation
 
 
 class Training(BaseModel):
-    """AdamW with a cosine to zero, restarted at every stage. The defaults are the paper's."""
+    """AdamW with a cosine schedule that restarts at every stage. The defaults are the paper's."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
-    epochs: int = Field(100, ge=1, le=10_000, description="epochs a stage at most")
+    epochs: int = Field(100, ge=1, le=10_000, description="maximum number of epochs per stage")
     patience: int = Field(
-        5, ge=1, description="stop a stage after so many epochs without a better validation score"
+        5, ge=1, description="stop a stage after this many epochs without a better validation score"
     )
-    batch_size: int = Field(64, ge=1, le=65_536, description="images a training step")
+    batch_size: int = Field(64, ge=1, le=65_536, description="images per training step")
     lr: float = Field(1e-3, gt=0, le=10, description="learning rate at the start of a stage")
-    weight_decay: float = Field(0.01, ge=0, description="AdamW's decay, on matrices only")
-    record_steps: bool = Field(
-        True,
-        description="on a GPU, record steps and predictions once and replay them (a CUDA graph)",
+    weight_decay: float = Field(0.01, ge=0, description="weight decay of AdamW, on matrices only")
+    cuda_graphs: bool = Field(
+        True, description="on a GPU, capture steps and predictions as CUDA graphs and replay them"
     )
     compile: bool = Field(
-        False, description="fuse the network with torch.compile: a minute to start, then faster"
+        False, description="use torch.compile: about a minute to start, then faster"
     )
     augmentation: Augmentation | None = Field(
-        None, description="random views of the training images; default: what suits the stream"
+        None, description="random augmentation of training images; default: the stream's"
     )
+
+    @model_validator(mode="before")
+    @classmethod
+    def _read_former_name(cls, values: Any) -> Any:
+        """Accept files that were saved when `cuda_graphs` was called `record_steps`."""
+        if isinstance(values, dict) and "record_steps" in values:
+            values = {"cuda_graphs": values["record_steps"], **values}
+            del values["record_steps"]
+        return values

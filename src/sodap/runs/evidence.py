@@ -22,10 +22,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from sodap.execution import ClassPredictions
 from sodap.learning import Learner, StageProgress
-from sodap.learning.forward import Answers
-from sodap.learning.fusing import fused
-from sodap.learning.precision import tensor_cores
 from sodap.learning.trace import Trace
 from sodap.methods import Method
 from sodap.randomness import Randomness
@@ -66,7 +64,7 @@ def evidence_of(
     learner: Learner,
     stage: Stage,
     tested: Sequence[Domain],
-    answers: Sequence[Answers],
+    predictions: Sequence[ClassPredictions],
     pool: Mapping[str, int] | None,
 ) -> PendingWrite:
     """FOLDER/evidence/stage-N, with the answers to the test images of each domain.
@@ -75,7 +73,7 @@ def evidence_of(
     """
     began = time.perf_counter()
     tensors: dict[str, Tensor] = {}
-    for index, (domain, said) in enumerate(zip(tested, answers, strict=True)):
+    for index, (domain, said) in enumerate(zip(tested, predictions, strict=True)):
         tensors[f"answers.{index}"] = said.classes.to(torch.int16)
         tensors[f"confidence.{index}"] = said.confidence
         tensors[f"labels.{index}"] = domain.test.labels.to("cpu", torch.int16)
@@ -117,10 +115,7 @@ def _routing_of(learner: Learner, split: Split, drawn: bool) -> dict[str, Tensor
     counted, shown = images_to_look_at(split, len(learner.classes))
     extra = shown[~torch.isin(shown, counted)] if drawn else shown[:0]
     looked = torch.cat([counted, extra])  # one pass for both
-    method, fabric = learner.method.eval(), learner.fabric
-    with fused(False), tensor_cores(fabric, method), fabric.autocast():
-        images = split.images[looked].to(fabric.device)
-        found = method.routing(method.backbone.prepare(images))
+    found = learner.forward.routing(split.images[looked])
     if found is None:
         return {}
     weights = torch.stack([r.weights for r in found], 1)  # [B, L, N], every set sums to 1
@@ -161,7 +156,7 @@ def model_of(folder: Path, learner: Learner, number: int) -> list[PendingWrite]:
     if sum(tensor.nbytes for tensor in state.values()) > LARGEST_STATE:
         return []
     copies = {name: tensor.detach().to("cpu", copy=True) for name, tensor in state.items()}
-    return [PendingWrite(folder / "stages" / str(number), "model", copies, learner.facts())]
+    return [PendingWrite(folder / "stages" / str(number), "model", copies, learner.metadata())]
 
 
 def keep_steps(folder: Path, progress: StageProgress) -> None:
@@ -182,7 +177,8 @@ def read_steps(folder: Path, log: Sequence[Mapping[str, Any]]) -> dict[int, Trac
             return {}
         # An epoch that the log does not have was lost with a crash: it is to come again.
         epochs = [int(row["epoch"]) for row in log if row["stage"] == stage]
-        trace = Trace.from_tensors(load_state(folder / "steps", f"stage-{stage}")[0]).of(*epochs)
+        tensors, _ = load_state(folder / "steps", f"stage-{stage}")
+        trace = Trace.from_tensors(tensors).select(*epochs)
         if set(trace.epoch.tolist()) != set(epochs):
             return {}
         found[stage] = trace

@@ -144,7 +144,7 @@ class _Run:
             precision=config.precision,
         )
         tests = [domain.test for domain in stream.tested]
-        tests = to_gpu_if_fits(tests, self.learner.fabric.device, share=TESTS_AT_HAND)
+        tests = to_gpu_if_fits(tests, self.learner.runtime.device, share=TESTS_AT_HAND)
         self.tested = [replace(d, test=test) for d, test in zip(stream.tested, tests, strict=True)]
         self.environments = [environment(type(self.learner.method))]
         """What this run has run in, the present one last."""
@@ -153,7 +153,7 @@ class _Run:
             "config": config.described(),
             "environment": self.environments[-1],
             "stream": _describe(stream),
-            "backbone": self.learner.facts()["backbone"],
+            "backbone": self.learner.metadata()["backbone"],
             **context,
         }
         self.writer = Writer()
@@ -193,7 +193,7 @@ class _Run:
 
     def _learn(self, stage: Stage, resumed: StageProgress | None) -> None:
         began = time.perf_counter()
-        device = self.learner.fabric.device
+        device = self.learner.runtime.device
         if device.type == "cuda":
             torch.cuda.reset_peak_memory_stats(device)
 
@@ -245,9 +245,9 @@ class _Run:
         )
         findings: list[PendingWrite] = []
         if self.evidence:
-            answers, pool = [scores.answers for scores in seen], progress.ended.get("pool")
+            predictions, pool = [scores.predictions for scores in seen], progress.ended.get("pool")
             findings.append(
-                evidence_of(self.folder, self.learner, stage, self.tested, answers, pool)
+                evidence_of(self.folder, self.learner, stage, self.tested, predictions, pool)
             )
         if self.keep_stages and stage.number < len(self.stream):
             findings += model_of(self.folder, self.learner, stage.number)
@@ -270,7 +270,7 @@ class _Run:
         }
         if progress is not None:
             tensors |= {f"progress.{key}": value for key, value in progress.tensors().items()}
-            facts["progress"] = progress.facts()
+            facts["progress"] = progress.metadata()
         self.checkpoint.write(tensors, facts, [each.write for each in findings])
 
     def _resume(self) -> StageProgress | None:
@@ -295,7 +295,7 @@ class _Run:
         parts: dict[str, dict[str, Any]] = {"method": {}, "progress": {}}
         for key, value in tensors.items():
             part, name = key.split(".", 1)
-            parts[part][name] = value.to(self.learner.fabric.device)
+            parts[part][name] = value.to(self.learner.runtime.device)
         self.account.confusions, self.account.stages = facts["confusions"], facts["stages"]
         under_way = facts.get("progress")
         stage = len(self.account.stages) + (under_way is not None)
@@ -330,7 +330,7 @@ class _Run:
         return {
             "backbone": self.account.header["backbone"]["sha256"],
             "stream": {k: v for k, v in self.account.header["stream"].items() if k != "notes"},
-            "device": self.learner.fabric.device.type,
+            "device": self.learner.runtime.device.type,
         }
 
     def _write(

@@ -127,7 +127,7 @@ class Tracker(RunCallback):
             self._try(partial(self._close, "success" if done else "failed"))
 
     def steps_done(self, stage: Stage, trace: Trace) -> None:
-        last = trace.of(int(trace.epoch[-1]))
+        last = trace.select(int(trace.epoch[-1]))
         before = self.steps + len(trace) - len(last)
         for done, numbers in step_numbers(last, POINTS):
             self._log(numbers, before + done)

@@ -131,10 +131,7 @@ class Trial:
 
     def logits(self, learner: Learner, images: Tensor) -> Tensor:
         """Of uint8 images `[B, 3, H, W]`, on the CPU: `[B, C]`."""
-        method = learner.method.eval()
-        with torch.no_grad(), learner.fabric.autocast():
-            found: Tensor = method(method.backbone.prepare(images.to(learner.fabric.device)))
-        return found.float().cpu()
+        return learner.forward(images).float().cpu()
 
     @cached_property
     def taught(self) -> Taught:
@@ -154,7 +151,7 @@ class Trial:
         def keep(progress: StageProgress) -> None:
             if progress.epoch == 1:
                 tensors = snapshot(progress.tensors())
-                copy = StageProgress.restore(progress.facts(), tensors)
+                copy = StageProgress.restore(progress.metadata(), tensors)
                 copy.history = list(copy.history)
                 taught.midway = Midway(snapshot(learner.method.state()), copy)
 

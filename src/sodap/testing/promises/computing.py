@@ -15,7 +15,7 @@ def a_compiled_forward_agrees(trial: Trial) -> None:
     learner = trial.taught.learner
     if learner.method.not_compiled:
         return
-    method, device = learner.method.eval(), learner.fabric.device
+    method, device = learner.method.eval(), learner.runtime.device
     images = method.backbone.prepare(trial.stream.domains[0].test.images.to(device))
     # What a method's own code can break is being captured, not the making of machine code.
     compiled = torch.compile(method, backend="aot_eager")

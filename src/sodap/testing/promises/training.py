@@ -17,7 +17,7 @@ def losses_are_finite(trial: Trial) -> None:
     """Training gives named scalar losses that are finite, and a total to descend."""
     learner = trial.taught.learner
     method = copy.deepcopy(learner.method).train()  # what a step leaves behind is not looked at
-    split, device = trial.stream.domains[1].train, learner.fabric.device
+    split, device = trial.stream.domains[1].train, learner.runtime.device
     images = method.backbone.prepare(split.images.to(device))
     generator = torch.Generator(device).manual_seed(0)
     losses = method.losses(

@@ -1,4 +1,4 @@
-"""How long a device takes for what it is given, without waiting for it."""
+"""Timing of work on a device."""
 
 from __future__ import annotations
 
@@ -7,34 +7,35 @@ import time
 import torch
 
 
-class Stopwatch:
-    """Runs from when it is made until `stop`; `seconds` tells how long that was.
+class DeviceTimer:
+    """Time that a device spends on the work between the timer's creation and `stop`.
 
-    A GPU gets its work well ahead of doing it. So the moments are noted in its own queue, between
-    pieces of work, and read when it has come that far.
+    Work on a GPU is queued long before it runs, so start and end are events in its queue. Neither
+    creating nor stopping a timer waits for the device; `seconds` does.
     """
 
     def __init__(self, device: torch.device) -> None:
         self.stream = torch.cuda.current_stream(device) if device.type == "cuda" else None
-        self.moments: list[float] = []
+        self.times: list[float] = []
         self.events: list[torch.cuda.Event] = []
-        self._note()
+        self._mark()
 
     def stop(self) -> None:
-        self._note()
+        """End the measured interval."""
+        self._mark()
 
-    def _note(self) -> None:
+    def _mark(self) -> None:
         if self.stream is None:
-            self.moments.append(time.perf_counter())
+            self.times.append(time.perf_counter())
         else:
             event = torch.cuda.Event(enable_timing=True)  # type: ignore[no-untyped-call]
             event.record(self.stream)
             self.events.append(event)
 
     def seconds(self) -> float:
-        """Of a GPU, it waits until the end is reached."""
+        """Length of the interval; on a GPU, waits until its end is reached."""
         if self.stream is None:
-            began, ended = self.moments
+            began, ended = self.times
             return ended - began
         first, last = self.events
         last.synchronize()

@@ -6,7 +6,7 @@ import pytest
 import torch
 from torch.backends import cuda
 
-from sodap.learning.fusing import fused
+from sodap.execution.eager import compiled_only_if
 
 
 def plans() -> bool:
@@ -26,7 +26,7 @@ def compilations(worth_it: bool) -> int:
         seen.append(1)
         return module
 
-    with fused(worth_it):
+    with compiled_only_if(worth_it):
         torch.compile(cubed, backend=backend)(torch.ones(3))
     return len(seen)
 
@@ -36,18 +36,18 @@ def test_only_what_is_worth_it_is_compiled_and_planned() -> None:
     assert compilations(True) == 1
     assert compilations(False) == 0
     assert compilations(True) == 1
-    with fused(True):
+    with compiled_only_if(True):
         assert plans()
-    with fused(False):
+    with compiled_only_if(False):
         assert not plans()
-        with fused(False):
+        with compiled_only_if(False):
             assert not plans()
         assert not plans()
     assert plans()
 
 
 def test_an_error_turns_everything_back() -> None:
-    with pytest.raises(ZeroDivisionError), fused(False):
+    with pytest.raises(ZeroDivisionError), compiled_only_if(False):
         raise ZeroDivisionError
     assert plans()
     assert compilations(True) == 1
@@ -57,7 +57,7 @@ def test_what_others_have_chosen_is_kept() -> None:
     cuda.enable_flash_sdp(False)
     cuda.enable_cudnn_sdp(False)
     try:
-        with fused(False):
+        with compiled_only_if(False):
             assert not cuda.flash_sdp_enabled()  # type: ignore[no-untyped-call]
         assert not plans()
     finally:
@@ -70,7 +70,7 @@ def test_two_at_a_time() -> None:
     first_is_in, second_is_in, first_is_out = (threading.Event() for _ in range(3))
 
     def first() -> None:
-        with fused(False):
+        with compiled_only_if(False):
             first_is_in.set()
             assert second_is_in.wait(30)
         first_is_out.set()
@@ -78,7 +78,7 @@ def test_two_at_a_time() -> None:
     thread = threading.Thread(target=first)
     thread.start()
     assert first_is_in.wait(30)
-    with fused(False):
+    with compiled_only_if(False):
         second_is_in.set()
         assert first_is_out.wait(30)
         assert not plans()

@@ -1,4 +1,4 @@
-"""Passes over a domain outside training, with CUDA graphs where possible."""
+"""Passes over a split outside training, with CUDA graphs where possible."""
 
 from __future__ import annotations
 
@@ -8,8 +8,8 @@ from typing import cast
 import torch
 from torch import Tensor
 
+from sodap.execution.cuda_graphs import GraphedCallable, pad_rows
 from sodap.methods.base import Observations, Result
-from sodap.recording import Recorded, filled
 
 
 class GraphedObservations(Observations):
@@ -20,17 +20,17 @@ class GraphedObservations(Observations):
         self.device = device
 
     def map(self, function: Callable[[Tensor], Result]) -> Iterator[tuple[Result, Tensor]]:
-        graphed = Recorded(function, self.device)
-        full = 0  # images of a full batch; the last one is padded to it, so that one graph serves
+        graphed = GraphedCallable(function, self.device)
+        full = 0  # images in a full batch; a smaller one is padded to share its graph
         for images, labels in self:
-            full = max(full, len(images)) if graphed.records else 0
+            full = max(full, len(images)) if graphed.active else 0
             with torch.no_grad():
-                result = graphed(filled(images, full))
-            yield _first_rows(result, len(labels), copy=graphed.records), labels
+                result = graphed(pad_rows(images, full))
+            yield _first_rows(result, len(labels), copy=graphed.active), labels
 
 
 def _first_rows(result: Result, count: int, *, copy: bool) -> Result:
-    """Drop padding; `copy` detaches the rows from buffers that the next replay overwrites."""
+    """Drop the padding; `copy` saves the rows from the next replay, which overwrites them."""
     if isinstance(result, Tensor):
         rows = result[:count]
         return cast(Result, rows.clone() if copy else rows)
