@@ -278,7 +278,7 @@ def test_lists_without_images(tmp_path: Path, shared: Path, stream: list[str]) -
     )
     assert shown.exit_code == 1
     assert "752 of 1432 test images of drd: the same group" in shown.output
-    assert "no images here, lists alone: aptos, ddr, drd" in shown.output
+    assert "checked by lists only, without images: aptos, ddr, drd" in shown.output
 
 
 @pytest.mark.slow

@@ -29,7 +29,7 @@ def printed(
     }
     counts[domains[0], "train"][classes[0]] = LARGE
     monkeypatch.setattr(data, "console", Console(width=80))
-    data.show_result(CheckResult("mine", classes, counts, (), (), ()))
+    data.show_result(CheckResult("mine", classes, counts))
     lines = capsys.readouterr().out.splitlines()
     assert all(len(line) <= 80 for line in lines)
     split = [[cell.strip() for cell in re.split("[│┃]", line)[1:-1]] for line in lines]

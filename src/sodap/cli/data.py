@@ -1,9 +1,9 @@
-"""`sodap data`: which data sets and protocols there are, and what is wrong with the files here."""
+"""`sodap data`: list data sets and protocols, check images, delete the image cache."""
 
 from __future__ import annotations
 
 import warnings
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
@@ -19,82 +19,94 @@ from sodap.formats import format_bytes, plural
 
 if TYPE_CHECKING:  # heavy imports wait inside the commands
     from sodap.streams.check import CheckResult
+    from sodap.streams.items import Source
     from sodap.streams.plans import Plan
+    from sodap.streams.protocols import Protocol
 
 app = typer.Typer(
-    name="data", help="List data sets and protocols; check the images.", no_args_is_help=True
+    name="data", help="List data sets and protocols; check images.", no_args_is_help=True
 )
 console = Console()
 
 DataFolder = Annotated[
     str | None,
-    typer.Option("--data", metavar="DIR", help="Where data sets are; default: SODAP_DATA or data."),
+    typer.Option(
+        "--data", metavar="DIR", help="Folder of the data sets; default: SODAP_DATA or data."
+    ),
 ]
 
 
 @app.command("list")
 def list_data(data: DataFolder = None) -> None:
-    """List every data set and every protocol, and what of them is here."""
+    """List all data sets and protocols, and which of them were found."""
     from sodap.streams import stream_names
-    from sodap.streams.catalogue import data_roots, find_source, locate, source_names
+    from sodap.streams.catalogue import data_roots, find_source, source_names
     from sodap.streams.protocols import find_protocol, protocol_names
 
     roots = data_roots(data)
-    _say(f"Looked in: {escape(', '.join(map(str, roots)))}")
-    _say("\n[bold]Data sets[/]")
-    for name in source_names():
-        source = find_source(name)
-        if not source.classes:
-            continue  # folders and tables of one's own are given by their path
-        place = locate(source, roots)
-        found = f"[green]found[/] at {escape(str(place))}" if place else "[dim]not found[/]"
-        size = f", {sum(source.totals.values())} images" if source.totals else ""
-        _say(f"[bold]{name}[/]: {escape(source.title)}{size}; {found}")
-        _say(f"  classes: {escape(', '.join(source.classes))}")
-        _say(f"  licence: {escape(source.licence)}")
-        if place is None:
-            _say(f"  [dim]{escape(source.advice)}[/]")
-    _say("\n[bold]Your own[/]: a folder DOMAIN/CLASS/image or a table, given by its path")
-    _say(f"[bold]Made in memory[/]: {', '.join(stream_names())}")
-    _say("\n[bold]Protocols[/]")
-    for name in protocol_names():
-        protocol = find_protocol(name)
-        domains = [
-            f"{each.name} (never learned)" if each.name in protocol.unseen else each.name
-            for each in protocol.domains
-        ]
-        needed = dict.fromkeys(each.source for each in protocol.domains)
-        absent = [each for each in needed if locate(find_source(each), roots) is None]
-        state = f"[dim]not here: {', '.join(absent)}[/]" if absent else "[green]all here[/]"
-        _say(f"[bold]{name}[/]: {escape(protocol.title)}; {state}")
-        _say(f"  domains: {' -> '.join(domains)}")
-        _say(f"  classes: {', '.join(protocol.classes)}")
-        shares = " : ".join(f"{part:g}" for part in protocol.fractions)
-        _say(f"  {shares} by {'group' if protocol.grouped else 'image'}. {escape(protocol.note)}")
-        expected = [
-            f"{each.name} {'/'.join(map(str, each.expected.values()))}"
-            for each in protocol.domains
-            if each.expected
-        ]
-        if expected:
-            which = f"{protocol.expected_split} images" if protocol.expected_split else "images"
-            _say(f"  {which} in the paper: {', '.join(expected)}")
+    _print(f"Looked in: {escape(', '.join(map(str, roots)))}")
+    _print("\n[bold]Data sets[/]")
+    for source in map(find_source, source_names()):
+        if source.classes:  # a user's own folders and tables are given by their path
+            _print_source(source, roots)
+    _print("\n[bold]Your own images[/]: a folder DOMAIN/CLASS/image or a table, given by its path")
+    _print(f"[bold]Generated in memory[/]: {', '.join(stream_names())}")
+    _print("\n[bold]Protocols[/]")
+    for protocol in map(find_protocol, protocol_names()):
+        _print_protocol(protocol, roots)
 
 
-def _say(line: str) -> None:
-    """One line is one line, however narrow the terminal."""
-    # A file's name may hold bytes that are no text.
+def _print_source(source: Source, roots: Sequence[Path]) -> None:
+    from sodap.streams.catalogue import locate
+
+    place = locate(source, roots)
+    found = f"[green]found[/] at {escape(str(place))}" if place else "[dim]not found[/]"
+    size = f", {sum(source.totals.values())} images" if source.totals else ""
+    _print(f"[bold]{source.name}[/]: {escape(source.title)}{size}; {found}")
+    _print(f"  classes: {escape(', '.join(source.classes))}")
+    _print(f"  licence: {escape(source.licence)}")
+    if place is None:
+        _print(f"  [dim]{escape(source.advice)}[/]")
+
+
+def _print_protocol(protocol: Protocol, roots: Sequence[Path]) -> None:
+    from sodap.streams.catalogue import find_source, locate
+
+    domains = [
+        f"{spec.name} (never learned)" if spec.name in protocol.unseen else spec.name
+        for spec in protocol.domains
+    ]
+    sources = dict.fromkeys(spec.source for spec in protocol.domains)
+    absent = [name for name in sources if locate(find_source(name), roots) is None]
+    state = f"[dim]not found: {', '.join(absent)}[/]" if absent else "[green]all found[/]"
+    _print(f"[bold]{protocol.name}[/]: {escape(protocol.title)}; {state}")
+    _print(f"  domains: {' -> '.join(domains)}")
+    _print(f"  classes: {', '.join(protocol.classes)}")
+    shares = " : ".join(f"{part:g}" for part in protocol.fractions)
+    _print(f"  {shares} by {'group' if protocol.grouped else 'image'}. {escape(protocol.note)}")
+    expected = [
+        f"{spec.name} {'/'.join(map(str, spec.expected.values()))}"
+        for spec in protocol.domains
+        if spec.expected
+    ]
+    if expected:
+        which = f"{protocol.expected_split} images" if protocol.expected_split else "images"
+        _print(f"  {which} in the paper: {', '.join(expected)}")
+
+
+def _print(line: str) -> None:
+    """Print a line without wrapping; bytes that are not UTF-8 (in file names) are escaped."""
     plain = line.encode(errors="backslashreplace").decode()
     console.print(plain, highlight=False, soft_wrap=True)
 
 
 @app.command()
 def clean() -> None:
-    """Delete the decoded copies of images that runs have left in the cache."""
+    """Delete the cache of decoded images."""
     from sodap.streams.cache import cache_folder, clear_cache
 
     freed = clear_cache()
-    _say(f"{format_bytes(freed)} deleted from {escape(str(cache_folder()))}")
+    _print(f"{format_bytes(freed)} deleted from {escape(str(cache_folder()))}")
 
 
 @app.command()
@@ -107,37 +119,35 @@ def check(
     lists: Annotated[
         Path | None,
         typer.Option(
-            metavar="DIR", help="The paper's authors' lists; no stream: check them alone."
+            metavar="DIR", help="Lists of the paper's authors; without a stream, check only these."
         ),
     ] = None,
-    splits: Annotated[
-        Path | None, typer.Option(metavar="FILE", help="Splits that were saved earlier.")
-    ] = None,
+    splits: Annotated[Path | None, typer.Option(metavar="FILE", help="Saved splits.")] = None,
     out: Annotated[Path, typer.Option(metavar="DIR", help="Folder for the results.")] = Path(
         "sodap-check"
     ),
-    seed: Annotated[int, typer.Option(min=0, help="Splits and draws follow from it.")] = 0,
+    seed: Annotated[int, typer.Option(min=0, help="Seed of the splits.")] = 0,
 ) -> None:
-    """Look for leakage, duplicates, flaws and wrong counts; exit with 1 where images leak."""
+    """Look for leakage, duplicates, bad files and wrong counts; exit with 1 if images leak."""
     from rich.progress import Progress
 
     from sodap.storage import write_bytes, write_json
     from sodap.streams.check import check_page, check_plan
     from sodap.streams.splits import write_splits
 
-    with _heard() as warned:
+    with _collect_warnings() as messages:
         plan = _plan(stream, data, lists, splits, seed)
     with Progress(console=console, transient=True, disable=not console.is_terminal) as progress:
         task = progress.add_task("reading images", total=None)
         result = check_plan(
             plan, lambda done, total: progress.update(task, completed=done, total=total)
         )
-    result = replace(result, warnings=tuple(warned))
+    result = replace(result, warnings=tuple(messages))
     write_bytes(out / "check.html", check_page(result).encode(errors="backslashreplace"))
     write_json(out / "check.json", result.to_json())
     write_splits(out / "splits.csv", plan.rows())
     show_result(result)
-    _say(f"All of it: {escape(str(out / 'check.html'))}, check.json and splits.csv")
+    _print(f"Details: {escape(str(out / 'check.html'))}, check.json and splits.csv")
     if result.leaks:
         raise typer.Exit(1)
     if result.obstacles and not result.without_images:
@@ -145,18 +155,18 @@ def check(
 
 
 @contextmanager
-def _heard() -> Iterator[list[str]]:
-    """Our own warnings, for the page; they are passed on to the terminal as well."""
-    sentences: list[str] = []
-    heard: list[warnings.WarningMessage] = []
+def _collect_warnings() -> Iterator[list[str]]:
+    """Collect sodap's own warnings for the page; all warnings are issued again at the end."""
+    messages: list[str] = []
+    caught: list[warnings.WarningMessage] = []
     try:
-        with warnings.catch_warnings(record=True) as heard:
+        with warnings.catch_warnings(record=True) as caught:
             warnings.simplefilter("always")
-            yield sentences
-    finally:  # an error must not swallow what was said before it
-        for each in heard:
+            yield messages
+    finally:  # also after an error
+        for each in caught:
             if each.category.__module__.startswith("sodap."):
-                sentences.append(str(each.message))
+                messages.append(str(each.message))
             warnings.warn_explicit(each.message, each.category, each.filename, each.lineno)
 
 
@@ -169,55 +179,55 @@ def _plan(
     from sodap.streams.protocols import find_protocol
 
     if lists is not None and splits is not None:
-        raise SodapError("give --lists or --splits, not both: each says where an image belongs")
+        raise SodapError("give --lists or --splits, not both: each one determines the splits")
     if lists is not None and not lists.is_dir():
         raise SodapError(f"there is no folder of lists at {lists}")
     if lists is not None and stream in (None, "paper-dr"):
-        sources = [find_source(each.source) for each in find_protocol("paper-dr").domains]
-        if stream is None or not any(locate(each, data_roots(data)) for each in sources):
+        sources = [find_source(spec.source) for spec in find_protocol("paper-dr").domains]
+        if stream is None or not any(locate(source, data_roots(data)) for source in sources):
             return plan_lists(lists)
     if stream is None:
         raise SodapError("name a protocol, a folder or a table to check (see `sodap data list`)")
     if stream in stream_names():
-        raise SodapError(f"'{stream}' is made in memory; there are no files to check")
+        raise SodapError(f"'{stream}' is generated in memory; there are no files to check")
     given = lists or splits
     return make_plan(stream, data=data, split_seed=seed, splits=str(given) if given else None)
 
 
 def show_result(result: CheckResult) -> None:
-    """The counts as a table, then a line for all else."""
+    """Print the counts as a table and everything else line by line."""
     from sodap.streams.check.result import KINDS
 
-    console.print(_counts(result))
-    for kind, places in result.twin_counts().items():
+    console.print(_counts_table(result))
+    for kind, places in result.duplicate_counts().items():
         if places:
             where = ", ".join(f"{count} {place}" for place, count in places.items())
-            _say(f"more than once, {KINDS[kind]}: {where}")
+            _print(f"duplicates, {KINDS[kind]}: {where}")
     for found, one, several in (
         (result.conflicts, "picture with two labels", "pictures with two labels"),
         (result.unreadable, "unreadable file", "unreadable files"),
         (result.tiny, "tiny image", "tiny images"),
     ):
         if found:
-            _say(plural(len(found), one, several))
+            _print(plural(len(found), one, several))
     for line in (*result.differences, *result.missing):
-        _say(escape(line))
+        _print(escape(line))
     if result.without_images:
-        _say(f"no images here, lists alone: {escape(', '.join(result.without_images))}")
+        _print(f"checked by lists only, without images: {escape(', '.join(result.without_images))}")
     for obstacle in result.obstacles:
-        _say(f"[bold red]cannot be learned:[/] {escape(obstacle)}")
+        _print(f"[bold red]cannot be learned:[/] {escape(obstacle)}")
     for leak in result.leaks:
-        _say(f"[bold red]leak:[/] {escape(str(leak))}")
+        _print(f"[bold red]leak:[/] {escape(str(leak))}")
     if not result.leaks:
-        # Green would promise what nobody has looked at.
+        # Green only if everything was checked.
         colour = "green" if result.all_checked else "yellow"
-        _say(f"[{colour}]{escape(result.verdict)}[/]")
+        _print(f"[{colour}]{escape(result.verdict)}[/]")
     elif result.unchecked:
-        _say(escape(result.unchecked))
+        _print(escape(result.unchecked))
 
 
-def _counts(result: CheckResult) -> Table:
-    """A line a class: the table is as narrow with fifty classes as with two."""
+def _counts_table(result: CheckResult) -> Table:
+    """One line per class, so that the table stays narrow with many classes."""
     from sodap.streams.items import SPLITS
 
     table = Table(title=escape(f"{result.name}: images"), title_justify="left")
@@ -226,7 +236,7 @@ def _counts(result: CheckResult) -> Table:
     for name in (*SPLITS, "all"):
         table.add_column(name, justify="right", no_wrap=True)
     for domain in dict.fromkeys(domain for domain, _ in result.counts):
-        splits = [result.counts[domain, kind] for kind in SPLITS]
+        splits = [result.counts[domain, split] for split in SPLITS]
         lines = [(label, [found[label] for found in splits]) for label in result.classes]
         lines.append(("all", [found.total() for found in splits]))
         for number, (label, counts) in enumerate(lines):

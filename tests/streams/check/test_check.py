@@ -18,14 +18,14 @@ from PIL import Image, ImageEnhance
 from sodap.errors import SodapError
 from sodap.streams import images
 from sodap.streams.check import check_page, check_plan
-from sodap.streams.check.duplicates import ALIKE, HASH_DISTANCE, exact_copies, near_copies
+from sodap.streams.check.duplicates import HASH_DISTANCE, SAME_PICTURE, exact_copies, near_copies
 from sodap.streams.check.fingerprints import (
     Fingerprint,
     local_detail,
     perceptual_hash,
     read_fingerprint,
 )
-from sodap.streams.check.sheets import LIMIT
+from sodap.streams.check.sheets import MAX_BYTES
 from sodap.streams.images import MIN_SIDE, read_image
 from sodap.streams.items import Item
 from sodap.streams.plans import Plan, PlannedDomain, plan_lists, plan_protocol
@@ -110,18 +110,18 @@ def test_every_pair_is_compared() -> None:
         detail = np.random.default_rng(index // 4).integers(-90, 90, (64, 64))
         noise = int(random.integers(10, 60))
         detail = np.clip(detail + random.integers(-noise, noise, (64, 64)), -127, 127)
-        waves = int(random.integers(0, 2**63)) if index % 8 == 0 else prints[-1].waves
+        waves = int(random.integers(0, 2**63)) if index % 8 == 0 else prints[-1].hash
         waves ^= 1 << int(random.integers(64))
         prints.append(Fingerprint(b"", 100, waves, detail.astype(np.int8)))
     near = [
         (a, b)
         for a, b in combinations(range(60), 2)
-        if (prints[a].waves ^ prints[b].waves).bit_count() <= HASH_DISTANCE
+        if (prints[a].hash ^ prints[b].hash).bit_count() <= HASH_DISTANCE
     ]
     wanted = [
         (a, b)
         for a, b in near
-        if np.corrcoef(prints[a].detail.ravel(), prints[b].detail.ravel())[0, 1] >= ALIKE
+        if np.corrcoef(prints[a].detail.ravel(), prints[b].detail.ravel())[0, 1] >= SAME_PICTURE
     ]
     assert 0 < len(wanted) < len(near)
     assert sorted(near_copies(prints)) == wanted
@@ -181,12 +181,12 @@ def clean(root: Path, name: str, first: int) -> PlannedDomain:
 def test_nothing_is_found_where_nothing_is(tmp_path: Path) -> None:
     calls: list[tuple[int, int]] = []
     domains = clean(tmp_path, "one", 0), clean(tmp_path, "two", 500)
-    report = check_plan(plan_of(*domains), lambda done, total: calls.append((done, total)))
+    result = check_plan(plan_of(*domains), lambda done, total: calls.append((done, total)))
     assert calls[-1] == (40, 40)
-    found = (report.leaks, report.twins, report.unreadable, report.tiny, report.missing)
+    found = (result.leaks, result.duplicates, result.unreadable, result.tiny, result.missing)
     assert not any(found)
-    assert report.counts["one", "train"] == {"a": 6, "b": 6}
-    assert "No leakage was found." not in check_page(report)  # no groups were given
+    assert result.counts["one", "train"] == {"a": 6, "b": 6}
+    assert "No leakage was found." not in check_page(result)  # no groups were given
 
 
 def test_everything_is_found(tmp_path: Path) -> None:
@@ -215,8 +215,8 @@ def test_everything_is_found(tmp_path: Path) -> None:
         {"1.jpg": ("train", "a", shared_picture), "2.jpg": ("test", "a", jpeg(picture(11)))},
         groups={"1.jpg": "patient"},
     )
-    report = check_plan(plan_of(one, two))
-    leaks = {(leak.kind, leak.held, leak.other): (leak.images, leak.of) for leak in report.leaks}
+    result = check_plan(plan_of(one, two))
+    leaks = {(leak.kind, leak.held, leak.other): (leak.images, leak.of) for leak in result.leaks}
     assert leaks == {
         ("exact", ("one", "test"), ("one", "train")): (1, 3),
         ("exact", ("one", "val"), ("one", "train")): (1, 2),
@@ -224,21 +224,21 @@ def test_everything_is_found(tmp_path: Path) -> None:
         ("exact", ("one", "test"), ("two", "train")): (1, 3),
         ("group", ("one", "test"), ("one", "val")): (1, 3),
     }
-    assert [str(leak) for leak in report.leaks if leak.other[0] == "two"] == [
+    assert [str(leak) for leak in result.leaks if leak.other[0] == "two"] == [
         "1 of 3 test images of one: the same file is in train of two"
     ]
-    assert report.twin_counts() == {
+    assert result.duplicate_counts() == {
         "exact": {"across splits": 1, "across domains": 1},
         "near": {"within a split": 1},
     }
-    assert [{p.path for p in twins.pictures} for twins in report.conflicts] == [
+    assert [{p.path for p in each.images} for each in result.conflicts] == [
         {"1.jpg", "2.jpg", "3.jpg"}
     ]
-    (flaw,) = report.unreadable
+    (flaw,) = result.unreadable
     assert flaw.path == "broken.jpg"
     assert "damaged" in flaw.what
-    assert [flaw.path for flaw in report.tiny] == ["small.jpg"]
-    assert set(report.missing) == {
+    assert [flaw.path for flaw in result.tiny] == ["small.jpg"]
+    assert set(result.missing) == {
         "two has no image of b",
         "two has no val image of a",
     }
@@ -258,8 +258,8 @@ def test_near_copies_of_exact_copies_leak_too(tmp_path: Path) -> None:
             "4.jpg": ("val", "b", jpeg(picture(5))),
         },
     )
-    report = check_plan(plan_of(domain))
-    assert {(leak.kind, leak.examples) for leak in report.leaks} == {
+    result = check_plan(plan_of(domain))
+    assert {(leak.kind, leak.examples) for leak in result.leaks} == {
         ("exact", (("3.jpg", "1.jpg"),)),
         ("near", (("3.jpg", "2.jpg"),)),
     }
@@ -272,15 +272,15 @@ def test_the_page_stands_alone(tmp_path: Path) -> None:
         "one",
         {odd: ("train", "a", jpeg(picture(1))), "2.jpg": ("test", "b", jpeg(picture(1)))},
     )
-    report = check_plan(plan_of(domain))
-    page = check_page(report)
+    result = check_plan(plan_of(domain))
+    page = check_page(result)
     assert "There is leakage" in page
     assert "<script>" not in page
     assert "&lt;script&gt;&amp;.jpg" in page
     sources = re.findall(r'(?:src|href)="([^"]*)"', page)
     assert sources
     assert all(source.startswith("data:image/jpeg;base64,") for source in sources)
-    content = json.loads(json.dumps(report.to_json(), allow_nan=False))
+    content = json.loads(json.dumps(result.to_json(), allow_nan=False))
     assert content["leaks"][0]["images"] == 1
     assert content["conflicts"][0]["kind"] == "exact"
 
@@ -288,16 +288,16 @@ def test_the_page_stands_alone(tmp_path: Path) -> None:
 def test_sheets_are_small(tmp_path: Path) -> None:
     noise = np.random.default_rng(0).integers(0, 256, (40, 100, 100, 3), dtype=np.uint8)
     files = {f"{k}.jpg": ("train", "ab"[k % 2], jpeg(Image.fromarray(noise[k]))) for k in range(40)}
-    report = check_plan(plan_of(planned(tmp_path, "one", files)))
-    assert 1000 < len(report.sheets["one"]) <= LIMIT
-    with Image.open(io.BytesIO(report.sheets["one"])) as sheet:
+    result = check_plan(plan_of(planned(tmp_path, "one", files)))
+    assert 1000 < len(result.sheets["one"]) <= MAX_BYTES
+    with Image.open(io.BytesIO(result.sheets["one"])) as sheet:
         assert sheet.width > 800
 
 
 def test_an_image_in_a_wrong_place_is_unreadable(tmp_path: Path) -> None:
     items = (Item(tmp_path / "gone.jpg", "a", "a"),)
-    report = check_plan(plan_of(PlannedDomain("one", tmp_path, items, ("train",))))
-    assert report.unreadable[0].what == "cannot be read: no such file or directory"
+    result = check_plan(plan_of(PlannedDomain("one", tmp_path, items, ("train",))))
+    assert result.unreadable[0].what == "cannot be read: no such file or directory"
     too_long = read_fingerprint(tmp_path / f"{'x' * 300}.png")
     assert too_long == "cannot be read as an image: file name too long"
 
@@ -324,19 +324,19 @@ def test_what_a_run_refuses_is_an_obstacle(
     domain = planned(tmp_path, "one", {name: ("train", "a", content)})
     with pytest.raises(SodapError) as refused:
         read_image(tmp_path / "one" / name, 64)
-    report = check_plan(plan_of(domain))
-    said = [obstacle for obstacle in report.obstacles if obstacle.startswith(name)]
+    result = check_plan(plan_of(domain))
+    said = [obstacle for obstacle in result.obstacles if obstacle.startswith(name)]
     assert len(said) == 1
     assert words in said[0]
     assert str(refused.value) == f"{tmp_path / 'one'}/{said[0]}"
-    assert not report.tiny
+    assert not result.tiny
 
 
 def test_the_smallest_image_that_is_learned_is_no_obstacle(tmp_path: Path) -> None:
     least = jpeg(picture(1).resize((MIN_SIDE, 90)))
-    report = check_plan(plan_of(planned(tmp_path, "one", {"1.jpg": ("train", "a", least)})))
-    assert not report.unreadable
-    assert [flaw.path for flaw in report.tiny] == ["1.jpg"]
+    result = check_plan(plan_of(planned(tmp_path, "one", {"1.jpg": ("train", "a", least)})))
+    assert not result.unreadable
+    assert [flaw.path for flaw in result.tiny] == ["1.jpg"]
 
 
 def test_what_pillow_does_not_know_is_seen_as_a_run_sees_it(
@@ -345,8 +345,8 @@ def test_what_pillow_does_not_know_is_seen_as_a_run_sees_it(
     """A stand-in for pydicom, which is no dependency of these tests."""
     monkeypatch.setattr(images, "_decode_dicom", lambda content, path: picture(len(content)))
     files = {f"{n}.dcm": ("train", "a", bytes(n)) for n in (1, 2)}
-    report = check_plan(plan_of(planned(tmp_path, "one", files)))
-    assert not any((report.unreadable, report.tiny, report.twins))
+    result = check_plan(plan_of(planned(tmp_path, "one", files)))
+    assert not any((result.unreadable, result.tiny, result.duplicates))
 
 
 # ------------------------------------------------------------------ groups
@@ -371,7 +371,7 @@ def test_what_pillow_does_not_know_is_seen_as_a_run_sees_it(
         (
             ("one", "two"),
             True,
-            "No leakage was found in the lists. The images themselves were not looked at.",
+            "No leakage was found in the lists. The images themselves were not checked.",
         ),
     ],
 )
@@ -385,18 +385,18 @@ def test_the_verdict_is_on_what_was_checked(
             items = tuple(replace(item, group=item.path.name) for item in domain.items)
             domain = replace(domain, items=items)
         domains.append(replace(domain, root=None) if without_images else domain)
-    report = check_plan(plan_of(*domains))
-    assert report.verdict == verdict
+    result = check_plan(plan_of(*domains))
+    assert result.verdict == verdict
     sure = len(grouped) == 2 and not without_images
-    assert f'<p class="verdict{"" if sure else " partly"}">{verdict}</p>' in check_page(report)
+    assert f'<p class="verdict{"" if sure else " partly"}">{verdict}</p>' in check_page(result)
 
 
 def test_a_leak_does_not_hide_that_groups_were_not_checked(tmp_path: Path) -> None:
     twice = jpeg(picture(1))
     files = {"1.jpg": ("train", "a", twice), "2.jpg": ("test", "a", twice)}
-    report = check_plan(plan_of(planned(tmp_path, "one", files)))
-    assert report.leaks
-    assert "Groups (patients) were not given, so they were not checked." in check_page(report)
+    result = check_plan(plan_of(planned(tmp_path, "one", files)))
+    assert result.leaks
+    assert "Groups (patients) were not given, so they were not checked." in check_page(result)
 
 
 # ------------------------------------------------------------------ real data
@@ -404,25 +404,27 @@ def test_a_leak_does_not_hide_that_groups_were_not_checked(tmp_path: Path) -> No
 
 def test_the_authors_lists_leak(shared: Path) -> None:
     """Patients with one eye in training and the other in the test, without any image at hand."""
-    report = check_plan(plan_lists(shared / "paper/splits"))
-    leaks = {(leak.held, leak.other): leak.images for leak in report.leaks}
+    result = check_plan(plan_lists(shared / "paper/splits"))
+    leaks = {(leak.held, leak.other): leak.images for leak in result.leaks}
     assert leaks == {
         (("drd", "test"), ("drd", "train")): 752,
         (("drd", "val"), ("drd", "train")): 729,
         (("drd", "test"), ("drd", "val")): 90,
     }
-    assert report.without_images == ("aptos", "ddr", "drd")
-    assert report.differences == ()
-    assert "752 of 1432 test images of drd" in check_page(report)
+    assert result.without_images == ("aptos", "ddr", "drd")
+    assert result.differences == ()
+    assert "752 of 1432 test images of drd" in check_page(result)
 
 
 def test_real_copies_in_idrid(shared: Path) -> None:
     """The data set itself has the same photograph under two names, some with two grades."""
     whole = plan_protocol("open-dr", [shared / "data"])
     idrid = next(domain for domain in whole.domains if domain.name == "idrid")
-    report = check_plan(Plan("idrid", whole.classes, (idrid,)))
-    assert sum(map(len, (report.unreadable, report.tiny))) == 0
-    exact = [{p.path.split("/")[1] for p in t.pictures} for t in report.twins if t.kind == "exact"]
+    result = check_plan(Plan("idrid", whole.classes, (idrid,)))
+    assert sum(map(len, (result.unreadable, result.tiny))) == 0
+    exact = [
+        {p.path.split("/")[1] for p in t.images} for t in result.duplicates if t.kind == "exact"
+    ]
     assert {"test_IDRiD_064.jpg", "train_IDRiD_118.jpg"} in exact
-    near = [t for t in report.twins if t.kind == "near"]
+    near = [t for t in result.duplicates if t.kind == "near"]
     assert len(near) <= 2  # 132,870 pairs of retinas that look alike at first sight

@@ -1,7 +1,7 @@
-"""What is wrong with a stream's data, before anything is learned from them."""
+"""Checks of a stream's data before training: counts, duplicates, leakage, unreadable files."""
 
 from sodap.streams.check.checking import check_plan
 from sodap.streams.check.page import check_page
-from sodap.streams.check.result import CheckResult, Leak, Picture, Twins
+from sodap.streams.check.result import CheckResult, Duplicates, ImageRef, Leak
 
-__all__ = ["CheckResult", "Leak", "Picture", "Twins", "check_page", "check_plan"]
+__all__ = ["CheckResult", "Duplicates", "ImageRef", "Leak", "check_page", "check_plan"]

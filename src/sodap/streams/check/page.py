@@ -1,4 +1,4 @@
-"""A result as one page that needs no other file and no network."""
+"""The result of a check as one HTML page without external files."""
 
 from __future__ import annotations
 
@@ -8,17 +8,19 @@ from jinja2 import Environment, PackageLoader, StrictUndefined
 
 from sodap.streams.check.result import KINDS, CheckResult
 
-LONGEST = 200
-"""Lines of a list on the page; the JSON file has them all."""
+MAX_LINES = 200
+"""Longest list on the page; the JSON file has everything."""
 
 
 def check_page(result: CheckResult) -> str:
-    pages = Environment(
+    """Render the content of `check.html`."""
+    environment = Environment(
         loader=PackageLoader("sodap.streams.check"),
         autoescape=True,
         trim_blocks=True,
         lstrip_blocks=True,
         undefined=StrictUndefined,
     )
-    pages.filters["uri"] = lambda jpeg: f"data:image/jpeg;base64,{b64encode(jpeg).decode()}"
-    return pages.get_template("check.html.j2").render(result=result, kinds=KINDS, longest=LONGEST)
+    environment.filters["uri"] = lambda jpeg: f"data:image/jpeg;base64,{b64encode(jpeg).decode()}"
+    template = environment.get_template("check.html.j2")
+    return template.render(result=result, kinds=KINDS, max_lines=MAX_LINES)

@@ -1,4 +1,4 @@
-"""What a check found; plain facts that become a table, a page or a JSON file."""
+"""`CheckResult`: what a check found, for the terminal, the page and the JSON file."""
 
 from __future__ import annotations
 
@@ -6,8 +6,8 @@ from collections import Counter
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
-Side = tuple[str, str]
-"""A domain and a split."""
+DomainSplit = tuple[str, str]
+"""The name of a domain and of one of its splits."""
 
 KINDS = {
     "exact": "the same file",
@@ -17,8 +17,8 @@ KINDS = {
 
 
 @dataclass(frozen=True)
-class Picture:
-    """One image of the stream."""
+class ImageRef:
+    """An image of the stream by domain, split and path."""
 
     domain: str
     split: str
@@ -26,7 +26,7 @@ class Picture:
     path: str
 
     @property
-    def side(self) -> Side:
+    def domain_split(self) -> DomainSplit:
         return self.domain, self.split
 
     def __str__(self) -> str:
@@ -34,43 +34,47 @@ class Picture:
 
 
 @dataclass(frozen=True)
-class Twins:
+class Duplicates:
     """Files with the same content ("exact") or the same picture ("near")."""
 
     kind: str
-    pictures: tuple[Picture, ...]
+    images: tuple[ImageRef, ...]
 
     @property
     def where(self) -> str:
-        if len({picture.domain for picture in self.pictures}) > 1:
+        if len({image.domain for image in self.images}) > 1:
             return "across domains"
-        if len({picture.split for picture in self.pictures}) > 1:
+        if len({image.split for image in self.images}) > 1:
             return "across splits"
         return "within a split"
 
     @property
     def conflict(self) -> bool:
-        """Whether one picture has two labels."""
-        return len({picture.label for picture in self.pictures}) > 1
+        """Whether the files have different labels."""
+        return len({image.label for image in self.images}) > 1
+
+    def to_json(self) -> dict[str, Any]:
+        return {"kind": self.kind, "pictures": [asdict(image) for image in self.images]}
 
 
 @dataclass(frozen=True)
 class Leak:
-    """Images held back for validation or test that the other side knows already."""
+    """Val or test images that are also, as a copy or by group, in another split."""
 
     kind: str
-    held: Side
-    other: Side
+    held: DomainSplit
+    """The val or test split."""
+    other: DomainSplit
     images: int
-    """How many of the held images are affected."""
+    """Number of affected images in `held`."""
     of: int
-    """How many images the held side has."""
+    """Number of all images in `held`."""
     examples: tuple[tuple[str, str], ...]
-    """Paths: a held image and a relative of it on the other side."""
+    """Paths of an affected image and of its counterpart in `other`."""
 
     def __str__(self) -> str:
-        (domain, split), (elsewhere, known) = self.held, self.other
-        place = known if elsewhere == domain else f"{known} of {elsewhere}"
+        (domain, split), (other_domain, other_split) = self.held, self.other
+        place = other_split if other_domain == domain else f"{other_split} of {other_domain}"
         return (
             f"{self.images} of {self.of} {split} images of {domain}: "
             f"{KINDS[self.kind]} is in {place}"
@@ -79,46 +83,51 @@ class Leak:
 
 @dataclass(frozen=True)
 class Flaw:
-    """An image file that is not what it should be."""
+    """A problem with an image file."""
 
     domain: str
     path: str
     what: str
 
+    def __str__(self) -> str:
+        return f"{self.domain}: {self.path} {self.what}"
+
 
 @dataclass(frozen=True)
 class CheckResult:
+    """Everything that a check found."""
+
     name: str
     classes: tuple[str, ...]
-    counts: dict[Side, Counter[str]]
-    """Images of each class; every domain has three splits, in the order of learning."""
-    differences: tuple[str, ...]
-    """From what a paper or a data set promises."""
-    missing: tuple[str, ...]
-    """Classes that a domain or a split does not have."""
-    leaks: tuple[Leak, ...]
+    counts: dict[DomainSplit, Counter[str]]
+    """Images of each class in the three splits of each domain, in the order of learning."""
+    differences: tuple[str, ...] = ()
+    """How the files differ from the complete data set, the paper or the saved splits."""
+    missing: tuple[str, ...] = ()
+    """Classes without images in a domain or split."""
+    leaks: tuple[Leak, ...] = ()
     learned: tuple[str, ...] = ()
-    """Domains that are not only tested on."""
-    twins: tuple[Twins, ...] = ()
+    """Domains that are learned, not only tested."""
+    duplicates: tuple[Duplicates, ...] = ()
     unreadable: tuple[Flaw, ...] = ()
     tiny: tuple[Flaw, ...] = ()
     without_images: tuple[str, ...] = ()
-    """Domains of which only lists are here."""
+    """Domains with lists only."""
     ungrouped: tuple[str, ...] = ()
-    """Domains in which no image has a group: whether a patient leaks is not known."""
+    """Domains without groups, where a leak by patient cannot be found."""
     sheets: dict[str, bytes] = field(default_factory=dict, repr=False)
     """Domain -> JPEG with a few images of each class."""
     pairs: bytes | None = field(default=None, repr=False)
-    """JPEG with some twins side by side."""
+    """JPEG with some duplicates side by side."""
     warnings: tuple[str, ...] = ()
-    """What was said while the files were listed."""
+    """Warnings from reading the folder or table."""
 
     @property
     def obstacles(self) -> tuple[str, ...]:
-        """Why these images cannot be learned as they are; one sentence each."""
+        """Reasons why the stream cannot be learned; one sentence each."""
         found = []
         if len(self.classes) < 2:
-            found.append(f"there is one class only, {', '.join(self.classes)}; two are needed")
+            found.append(f"there is only one class, {', '.join(self.classes)}; two are needed")
         found += [
             f"the {split} split of domain '{domain}' is empty"
             for (domain, split), counts in self.counts.items()
@@ -131,7 +140,7 @@ class CheckResult:
 
     @property
     def unchecked(self) -> str:
-        """Where groups could not be compared, as a sentence; empty where they could."""
+        """A sentence about domains whose groups could not be checked; empty if there are none."""
         if not self.ungrouped:
             return ""
         if {domain for domain, _ in self.counts} <= set(self.ungrouped):
@@ -143,9 +152,9 @@ class CheckResult:
 
     @property
     def verdict(self) -> str:
-        """What is known where no leak was found: no more than was looked at."""
+        """The conclusion if no leak was found, limited to what was checked."""
         if self.without_images:
-            found = "No leakage was found in the lists. The images themselves were not looked at."
+            found = "No leakage was found in the lists. The images themselves were not checked."
         elif self.unchecked:
             found = "No leak between splits was found by file or picture."
         else:
@@ -157,18 +166,19 @@ class CheckResult:
         return not self.ungrouped and not self.without_images
 
     @property
-    def conflicts(self) -> tuple[Twins, ...]:
-        return tuple(twins for twins in self.twins if twins.conflict)
+    def conflicts(self) -> tuple[Duplicates, ...]:
+        """Duplicates with different labels."""
+        return tuple(each for each in self.duplicates if each.conflict)
 
-    def twin_counts(self) -> dict[str, Counter[str]]:
-        """Kind -> where -> how many sets of twins."""
+    def duplicate_counts(self) -> dict[str, Counter[str]]:
+        """Kind -> where -> number of sets of duplicates."""
         found: dict[str, Counter[str]] = {"exact": Counter(), "near": Counter()}
-        for twins in self.twins:
-            found[twins.kind][twins.where] += 1
+        for each in self.duplicates:
+            found[each.kind][each.where] += 1
         return found
 
     def to_json(self) -> dict[str, Any]:
-        """Everything but the pictures."""
+        """The content of `check.json`: everything but the pictures."""
         return {
             "name": self.name,
             "classes": list(self.classes),
@@ -180,8 +190,8 @@ class CheckResult:
             "missing": list(self.missing),
             "obstacles": list(self.obstacles),
             "leaks": [asdict(leak) | {"sentence": str(leak)} for leak in self.leaks],
-            "twins": [asdict(each) | {"where": each.where} for each in self.twins],
-            "conflicts": [asdict(each) for each in self.conflicts],
+            "twins": [each.to_json() | {"where": each.where} for each in self.duplicates],
+            "conflicts": [each.to_json() for each in self.conflicts],
             "unreadable": [asdict(flaw) for flaw in self.unreadable],
             "tiny": [asdict(flaw) for flaw in self.tiny],
             "without_images": list(self.without_images),

@@ -1,4 +1,4 @@
-"""Contact sheets: a glance at the images says more than their counts."""
+"""Contact sheets: small copies of images in one JPEG."""
 
 from __future__ import annotations
 
@@ -9,19 +9,19 @@ from pathlib import Path
 from PIL import Image
 
 from sodap.errors import SodapError
-from sodap.streams.images import read_image
+from sodap.streams.images import decode_image, read_file
 from sodap.streams.plans import PlannedDomain
 
 COLUMNS = 10
-LIMIT = 200_000
-"""Bytes of a sheet, so that a page with eleven of them can be sent by mail."""
+MAX_BYTES = 200_000
+"""Largest sheet, so that a page with eleven of them can be sent by mail."""
 
 _SIDE = 88
 _GAP = 4
 
 
 def contact_sheet(domain: PlannedDomain, classes: Sequence[str]) -> bytes:
-    """A row a class, evenly spread over its files; a JPEG."""
+    """JPEG with one row per class, its images spread evenly over the files."""
     rows = []
     for label in classes:
         paths = sorted(item.path for item in domain.items if item.label == label)
@@ -31,7 +31,7 @@ def contact_sheet(domain: PlannedDomain, classes: Sequence[str]) -> bytes:
 
 
 def pair_sheet(pairs: Sequence[tuple[Path, Path]]) -> bytes | None:
-    """Up to 20 pairs, five to a row."""
+    """JPEG of up to 20 pairs, five per row; None without pairs."""
     chosen = pairs[:20]
     rows = [[path for pair in chosen[k : k + 5] for path in pair] for k in range(0, len(chosen), 5)]
     return _sheet(rows, COLUMNS) if rows else None
@@ -43,13 +43,14 @@ def _sheet(rows: Sequence[Sequence[Path]], columns: int) -> bytes:
     for down, row in enumerate(rows):
         for across, path in enumerate(row):
             try:
-                pixels = read_image(path, _SIDE).permute(1, 2, 0).numpy()
-            except SodapError:  # it is on the list of unreadable files; here it stays a grey square
+                pixels = decode_image(read_file(path), path, _SIDE)
+            except SodapError:  # listed as unreadable; stays a grey square here
                 continue
-            sheet.paste(Image.fromarray(pixels), (across * pitch, down * pitch))
+            tile = Image.fromarray(pixels.transpose(1, 2, 0))
+            sheet.paste(tile, (across * pitch, down * pitch))
     for quality in (80, 60, 40, 20):
         file = io.BytesIO()
         sheet.save(file, "JPEG", quality=quality, optimize=True)
-        if file.tell() <= LIMIT:
+        if file.tell() <= MAX_BYTES:
             break
     return file.getvalue()
