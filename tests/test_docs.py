@@ -12,14 +12,19 @@ from typing import Any
 import pytest
 import torch
 import yaml
+from PIL import Image
 from pydantic import BaseModel
 
 import sodap.methods.registry as method_registry
+import sodap.streams.catalogue as source_registry
+import sodap.streams.protocols as protocol_registry
 import sodap.streams.registry as stream_registry
 from sodap.drift import DriftSettings
+from sodap.errors import SodapError
 from sodap.learning import Learner, Training, load
 from sodap.methods import ResidualSodapConfig
-from sodap.streams import load_stream
+from sodap.streams import load_stream, make_plan
+from sodap.streams.check import check_plan
 from sodap.version import __version__
 
 ROOT = Path(__file__).parents[1]
@@ -176,6 +181,8 @@ def example(name: str, monkeypatch: pytest.MonkeyPatch) -> ModuleType:
     # What the example registers is forgotten after the test.
     monkeypatch.setattr(method_registry, "_METHODS", dict(method_registry._METHODS))
     monkeypatch.setattr(stream_registry, "_FACTORIES", dict(stream_registry._FACTORIES))
+    monkeypatch.setattr(source_registry, "_SOURCES", dict(source_registry._SOURCES))
+    monkeypatch.setattr(protocol_registry, "_PROTOCOLS", dict(protocol_registry._PROTOCOLS))
     exec(compile(found[1], f"CONTRIBUTING.md ({name})", "exec"), vars(module))
     return module
 
@@ -199,6 +206,38 @@ def test_the_examples_learn(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> 
     images = stream.domains[0].test.images
     loaded = load(tmp_path, device="cpu").predict(images)
     assert torch.equal(loaded.probabilities, learner.predict(images).probabilities)
+
+
+def test_the_example_of_a_data_set_of_files(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """From files to a stream that is split by patient; a wrong label is an error with its line."""
+    monkeypatch.setenv("SODAP_CACHE", str(tmp_path / "cache"))
+    home = tmp_path / "wounds"
+    (home / "images").mkdir(parents=True)
+    lines = ["file,state,ward,patient"]
+    for number in range(60):  # three images of each patient, ten patients in each ward
+        Image.new("RGB", (20, 20), (4 * number, 99, 200)).save(home / f"images/{number}.png")
+        ward, patient = ("surgery", "geriatrics")[number // 30], number // 3
+        lines.append(f"{number}.png,{patient % 3},{ward},p{patient}")
+    (home / "labels.csv").write_text("\n".join(lines))
+
+    example("source", monkeypatch)
+    stream = load_stream("wards", 16, data=str(tmp_path))
+    assert [domain.name for domain in stream.domains] == ["surgery", "geriatrics"]
+    assert len(stream.rows) == 60
+    assert all(len(split) for domain in stream.domains for _, split in domain.splits())
+    splits_of = {row.group: set[str]() for row in stream.rows}
+    for row in stream.rows:
+        splits_of[row.group].add(row.split)
+        assert row.label == ("closed" if row.original == "0" else "open")
+    assert len(splits_of) == 20
+    assert all(len(splits) == 1 for splits in splits_of.values())
+    assert not check_plan(make_plan("wards", data=str(tmp_path))).leaks
+
+    (home / "labels.csv").write_text("\n".join([*lines, "60.png,7,surgery,p20"]))
+    with pytest.raises(SodapError, match=r"labels\.csv, line 62: the label '7'"):
+        load_stream("wards", 16, data=str(tmp_path))
 
 
 # ------------------------------------------------------------------ licence and citation

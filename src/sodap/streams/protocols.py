@@ -11,6 +11,7 @@ from typing import Literal
 
 from sodap.errors import SodapError
 from sodap.streams.augmentation import PAPER_AUGMENTATION, Augmentation
+from sodap.streams.catalogue import source_names
 from sodap.streams.sources import core50, retinopathy, skin
 from sodap.streams.splits import Fractions
 
@@ -66,12 +67,14 @@ def register_protocol(protocol: Protocol) -> Protocol:
 
 
 def protocol_names() -> list[str]:
+    source_names()  # loads the plugins, which may register protocols
     return list(_PROTOCOLS)
 
 
 def find_protocol(name: str) -> Protocol:
-    if name not in _PROTOCOLS:
-        raise SodapError(f"no protocol is called '{name}'; there are: {', '.join(_PROTOCOLS)}")
+    names = protocol_names()
+    if name not in names:
+        raise SodapError(f"no protocol is called '{name}'; there are: {', '.join(names)}")
     return _PROTOCOLS[name]
 
 
