@@ -149,7 +149,7 @@ def test_training_forces_the_slice_of_the_stage(micro: FrozenViT) -> None:
         0.3 * (2 - float(cos.detach().sum()) / 4), abs=1e-5
     )
     experts = method.experts[:, :, None].expand(-1, -1, 4, -1, -1, -1)
-    logits = method.head(method.features(images, experts))
+    logits = method.head(method.prompted_features(images, experts))
     torch.testing.assert_close(losses["ce"], -logits.log_softmax(-1)[:, 0].mean())
     method.total(losses).backward()  # type: ignore[no-untyped-call]
     for tensor in (method.general, method.experts, method.keys, method.head.weight):
@@ -188,17 +188,17 @@ def test_layers_that_a_small_backbone_lacks_are_left_out(micro: FrozenViT) -> No
     assert (method.general_layers, method.expert_layers) == ([0], [5])
     assert method.trainable_count() == formula(128, (1, 1), 5)
     assert method(images_of(micro, 2)).shape == (2, CLASSES)
-    with pytest.raises(SodapError, match="micro has 6 blocks, and none of them is among"):
+    with pytest.raises(SodapError, match="micro has only 6 blocks"):
         dual(micro, expert_layers=(6, 7))
 
 
 @pytest.mark.parametrize(
     ("options", "words"),
     [
-        ({"general_layers": (1, 2)}, "option 'expert_layers' .*named twice"),
-        ({"expert_layers": (3, 3)}, "option 'expert_layers' .*named twice"),
+        ({"general_layers": (1, 2)}, "option 'expert_layers' .*each block only once"),
+        ({"expert_layers": (3, 3)}, "option 'expert_layers' .*each block only once"),
         ({"expert_layers": ()}, "option 'expert_layers'"),
-        ({"pool_size": 4}, "option 'top_k' .*a pool of 4 has no 5"),
+        ({"pool_size": 4}, "option 'top_k' .*at most pool_size"),
     ],
 )
 def test_options_that_do_not_fit(micro: FrozenViT, options: dict[str, Any], words: str) -> None:
@@ -280,7 +280,7 @@ def test_the_pool_runs_out(micro: FrozenViT) -> None:
     learner = learner_of(stream, pool_size=3, top_k=2)
     learner.learn(stream.domains[0])
     before = learner.predict(stream.domains[0].test.images).probabilities
-    with pytest.raises(SodapError, match=r"3 expert prompts, 2 for each stage, .* for stage 2"):
+    with pytest.raises(SodapError, match=r"2 of its 3 expert prompts .* stage 2"):
         learner.learn(stream.domains[1])
     after = learner.predict(stream.domains[0].test.images).probabilities
     assert torch.equal(before, after)
@@ -376,7 +376,7 @@ def test_the_published_reshape_crosses_images(
         return torch.zeros(len(pixels), micro.width)
 
     monkeypatch.setattr(method.backbone, "forward", spy)
-    method.features(images, experts)
+    method.prompted_features(images, experts)
     keys, values = (tensor[:, 0, 0].tolist() for tensor in seen)
     assert keys == [0, 2, 10, 12]
     assert values == [1, 3, 11, 13]

@@ -26,13 +26,13 @@ def learner_of(stream: Stream, **options: Any) -> tuple[Learner, OnlineEwc]:
     return learner, learner.method
 
 
-def theta_of(model: nn.Module) -> Tensor:
-    return parameters_to_vector(p for p in model.parameters() if p.requires_grad).detach().clone()
+def theta_of(model: OnlineEwc) -> Tensor:
+    return parameters_to_vector(model.theta().values()).detach().clone()
 
 
-def naive_scores(model: nn.Module, images: Tensor, labels: Tensor, kind: Kind) -> Tensor:
+def naive_scores(model: OnlineEwc, images: Tensor, labels: Tensor, kind: Kind) -> Tensor:
     """One image, one label, one backward pass at a time."""
-    trained = [p for p in model.parameters() if p.requires_grad]
+    trained = list(model.theta().values())
     total = torch.zeros(sum(p.numel() for p in trained), dtype=torch.float64)
     for image, truth in zip(images, labels.tolist(), strict=True):
         classes = range(model(image[None]).shape[1]) if kind == "exact" else [truth]

@@ -18,7 +18,7 @@ from sodap.backbones import FrozenViT, build_backbone
 from sodap.errors import SodapError
 from sodap.learning import Learner, Training, load
 from sodap.methods import L2P, build_method
-from sodap.methods.parts.query_key import nearest
+from sodap.methods.parts.query_key import most_similar
 from sodap.methods.parts.similarity import cosine_similarity
 from sodap.randomness import Randomness
 from sodap.streams import Stream
@@ -72,7 +72,7 @@ def test_the_nearest_keys(seed: int, batch: int, pool: int, data: st.DataObject)
     expected = likeness_in_numpy(query, keys)
     found = cosine_similarity(query, keys)
     np.testing.assert_allclose(found.numpy(), expected, atol=1e-6)
-    chosen = nearest(found, count, vote=False).numpy()
+    chosen = most_similar(found, count, vote=False).numpy()
     assert all(len(set(row)) == count for row in chosen.tolist())
     best = -np.sort(-expected, axis=1)[:, :count]  # by value: two keys may be as near as rounding
     np.testing.assert_allclose(np.take_along_axis(expected, chosen, 1), best, atol=1e-6)
@@ -87,7 +87,7 @@ def test_a_vote(seed: int, batch: int, count: int) -> None:
         for column in sorted(range(5), key=lambda n: -row[n])[:count]:
             votes[column] += 1
     winners = sorted(range(5), key=lambda n: (-votes[n], n))[:count]
-    assert nearest(likeness, count, vote=True).tolist() == [winners] * batch
+    assert most_similar(likeness, count, vote=True).tolist() == [winners] * batch
 
 
 # ---------------------------------------------------------------- one pass
@@ -114,7 +114,10 @@ def test_prompts_are_a_set(micro: FrozenViT) -> None:
     method, images = l2p(micro), images_of(micro, 2)
     one, other = torch.tensor([[0, 1, 2, 3, 4]] * 2), torch.tensor([[4, 2, 0, 1, 3]] * 2)
     torch.testing.assert_close(
-        method.features(images, one), method.features(images, other), rtol=0, atol=1e-5
+        method.prompted_features(images, one),
+        method.prompted_features(images, other),
+        rtol=0,
+        atol=1e-5,
     )
 
 
@@ -159,14 +162,14 @@ def test_a_pull_brings_keys_nearer(micro: FrozenViT) -> None:
 
 def chosen_at_test(method: L2P, images: Tensor, monkeypatch: pytest.MonkeyPatch) -> Tensor:
     seen: list[Tensor] = []
-    plain = method.features
+    plain = method.prompted_features
 
     def spy(images: Tensor, chosen: Tensor) -> Tensor:
         seen.append(chosen)
         return plain(images, chosen)
 
     with monkeypatch.context() as patch:
-        patch.setattr(method, "features", spy)
+        patch.setattr(method, "prompted_features", spy)
         method(images)
     return seen[0]
 
@@ -254,5 +257,5 @@ def test_save_and_load(tmp_path: Path, stripes: Stream, faithful: bool) -> None:
 
 
 def test_a_pool_must_hold_the_choice(micro: FrozenViT) -> None:
-    with pytest.raises(SodapError, match=r"option 'top_k' of l2p: .*a pool of 4 has no 5"):
+    with pytest.raises(SodapError, match=r"option 'top_k' of l2p: .*at most pool_size"):
         l2p(micro, pool_size=4)

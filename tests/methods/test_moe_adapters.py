@@ -379,7 +379,7 @@ def test_faithful_has_noise_and_decides_by_batch(
     literal = taught(0, faithful=True)
     literal.restore(method_of(seasoned).state(), 3, 3)
     sane, published, images = method_of(seasoned), method_of(literal), some_images()
-    assert len(set(published.selector.nearest(published._plain_features(images)).tolist())) > 1
+    assert len(set(published.selector.nearest(published.frozen_features(images)).tolist())) > 1
     decided = published._domain_of(images)
     assert decided is not None
     assert len(set(decided.tolist())) == 1

@@ -85,7 +85,7 @@ def test_probabilities_are_those_of_bayes_for_round_classes() -> None:
     centres = 0.1 * torch.randn(2, width, generator=generator, dtype=torch.float64)
     labels = torch.arange(4000) % 2
     noise = torch.randn(4000, width, generator=generator, dtype=torch.float64)
-    method.take_in(centres[labels] + 0.5 * noise, labels)
+    method.update(centres[labels] + 0.5 * noise, labels)
     weight, bias = method.solve()
     point = centres.mean(0) + 0.02
     found = (weight @ point + bias).softmax(0)

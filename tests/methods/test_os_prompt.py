@@ -11,7 +11,7 @@ from torch.nn import functional as F
 from sodap.errors import SodapError
 from sodap.learning import Learner, Training
 from sodap.methods import OSPrompt, OSPromptPlus
-from sodap.methods.os_prompt import AskingPass, feature_distance, similarity_distance
+from sodap.methods.os_prompt import QueriedPrefixes, feature_distance, similarity_distance
 from sodap.streams import Stream
 
 TRAINING = Training(epochs=2, patience=2, batch_size=12, lr=0.01, weight_decay=0.5)
@@ -61,7 +61,7 @@ def test_each_block_is_asked_by_its_own_cls_token(stripes: Stream) -> None:
         both = torch.stack(answers)
         return both[:, :2], both[:, 2:]
 
-    answered = AskingPass(method.pool)
+    answered = QueriedPrefixes(method.pool)
     found = method.backbone(images, prefix=answered)
     torch.testing.assert_close(found, method.backbone(images, prefix=naive))
     torch.testing.assert_close(method.features(images), found)
@@ -70,21 +70,20 @@ def test_each_block_is_asked_by_its_own_cls_token(stripes: Stream) -> None:
 
 def test_queries_teach_the_prompts_of_earlier_blocks(stripes: Stream) -> None:
     method = os_prompt(**SMALL)
-    answered = AskingPass(method.pool)
+    answered = QueriedPrefixes(method.pool)
     method.backbone(images_of(method, stripes), prefix=answered)
     prompts = method.pool.prompts.newest
-    for layer in (1, 2):
-        (gradient,) = torch.autograd.grad(answered.asked[layer].sum(), prompts, retain_graph=True)
+    for layer in (0, 1, 2):
+        (gradient,) = torch.autograd.grad(answered.queries[layer].sum(), prompts, retain_graph=True)
         reached = gradient.abs().amax((1, 2)) > 0
         assert reached.tolist() == [earlier < layer for earlier in range(3)]
-    assert not answered.asked[0].requires_grad
 
 
 def test_block_zero_is_asked_the_same_by_every_image(stripes: Stream) -> None:
     method = os_prompt(**SMALL)
-    answered = AskingPass(method.pool)
+    answered = QueriedPrefixes(method.pool)
     method.backbone(images_of(method, stripes), prefix=answered)
-    first, second = answered.asked[:2]
+    first, second = answered.queries[:2]
     assert torch.equal(first, first[:1].expand_as(first))
     assert (second - second[:1]).abs().max() > 1e-3
 
@@ -154,7 +153,7 @@ def test_queries_are_held_to_the_reference(
     losses = method.losses(make_batch(method, images, torch.tensor([0, 1, 2, 0])))
     assert list(losses) == ["ce", "qr"]
 
-    answered = AskingPass(method.pool)
+    answered = QueriedPrefixes(method.pool)
     method.backbone(images, prefix=answered)
     reference = method.backbone(images)
     expected = (

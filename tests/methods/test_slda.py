@@ -45,7 +45,7 @@ def test_it_is_scikit_learns(backbone: FrozenViT, shrinkage: float) -> None:
     reference.fit(features.numpy(), labels.numpy())
     method = slda(backbone, shrinkage=shrinkage, priors="counts")
     for start in range(0, 90, 17):  # in batches: the sums do not care
-        method.take_in(features[start : start + 17], labels[start : start + 17])
+        method.update(features[start : start + 17], labels[start : start + 17])
     weight, bias = method.solve()
     scale = np.abs(reference.coef_).max()
     np.testing.assert_allclose(weight, reference.coef_, rtol=1e-6, atol=1e-8 * scale)
@@ -74,7 +74,7 @@ def by_hand(
 def test_uniform_priors_are_the_papers(backbone: FrozenViT) -> None:
     features, labels = drawn(backbone, 2)
     method = slda(backbone, shrinkage=1e-2)
-    method.take_in(features, labels)
+    method.update(features, labels)
     weight, bias = method.solve()
     expected_weight, expected_bias = by_hand(features.numpy(), labels.numpy(), 3, 1e-2)
     scale = np.abs(expected_weight).max()

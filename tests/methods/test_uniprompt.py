@@ -74,7 +74,7 @@ def test_features_by_hand(stripes: Stream, faithful: bool, layers: int) -> None:
 def test_every_prompt_has_a_part() -> None:
     method = uniprompt(pool_size=50)
     query = torch.randn(4, WIDTH, generator=torch.Generator().manual_seed(0))
-    weights = method.weights_of(query, method.pool.keys.rows[0])
+    weights = method.prompt_weights(query, method.pool.keys.rows[0])
     assert (weights > 0).all()
     torch.testing.assert_close(weights.sum(-1), torch.ones(4))
 

@@ -5,7 +5,8 @@ from sodap.methods.coda_prompt import CodaPrompt
 from sodap.methods.der import Der
 from sodap.methods.dual_prompt import DualPrompt
 from sodap.methods.ewc import OnlineEwc
-from sodap.methods.finetune import Finetune, Joint
+from sodap.methods.finetune import Finetune
+from sodap.methods.joint import Joint
 from sodap.methods.l2p import L2P
 from sodap.methods.lwf import Lwf
 from sodap.methods.moe_adapters import MoeAdapters

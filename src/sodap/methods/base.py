@@ -9,6 +9,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
+from fnmatch import fnmatchcase
 from typing import Any, ClassVar, TypeVar, cast
 
 import torch
@@ -110,6 +111,9 @@ class Method(nn.Module, ABC):
     derived: ClassVar[tuple[str, ...]] = ()
     """Name patterns of attributes outside the state that hold tensors (`memory._table`) and are
     recomputed from the state. Every other tensor must be a parameter or a buffer."""
+    without_decay: ClassVar[tuple[str, ...]] = ()
+    """Name patterns of parameters (`pool.*`) without weight decay, besides all biases and other
+    vectors, which never decay."""
     not_compiled: ClassVar[str] = ""
     """Why `torch.compile` of `forward` cannot work, in one sentence; empty if it does."""
 
@@ -132,6 +136,12 @@ class Method(nn.Module, ABC):
         launches the same kernels on tensors that keep their shapes and addresses.
         """
         return True
+
+    @torch.no_grad()
+    def frozen_features(self, images: Tensor) -> Tensor:
+        """Features of the frozen backbone in float32, without gradient: `[B, D]`."""
+        features: Tensor = self.backbone(images)
+        return features.float()
 
     def begin_stage(self, number: int, train: Observations) -> StageInfo:
         """Prepare for a new domain, given its training images."""
@@ -176,12 +186,22 @@ class Method(nn.Module, ABC):
         """Apply torch.compile where it pays; called once, if the user asks for it."""
         self.backbone.compile_blocks()
 
+    def lr_factor(self, name: str) -> float:
+        """Learning rate of the parameter called `name`, relative to that of the run."""
+        return 1.0
+
     def parameter_groups(self, lr: float, weight_decay: float) -> list[dict[str, Any]]:
-        """Optimiser groups of this stage; weight decay applies to matrices only."""
-        trained = [p for p in self.parameters() if p.requires_grad]
+        """Optimiser groups of everything that trains in this stage."""
+        groups: dict[tuple[float, bool], list[nn.Parameter]] = {}
+        for name, parameter in self.named_parameters():
+            if parameter.requires_grad:
+                decays = parameter.ndim >= 2 and not any(
+                    fnmatchcase(name, pattern) for pattern in self.without_decay
+                )
+                groups.setdefault((self.lr_factor(name), decays), []).append(parameter)
         return [
-            {"params": [p for p in trained if p.ndim >= 2], "lr": lr, "weight_decay": weight_decay},
-            {"params": [p for p in trained if p.ndim < 2], "lr": lr, "weight_decay": 0.0},
+            {"params": members, "lr": lr * factor, "weight_decay": weight_decay * decays}
+            for (factor, decays), members in groups.items()
         ]
 
     def loss_weights(self) -> dict[str, Tensor]:

@@ -1,11 +1,11 @@
-"""CODA-Prompt (Smith et al., 2023): every prompt answers, weighted by an attended cosine.
+"""CODA-Prompt (Smith et al., 2023): a weighted sum of all prompts.
 
-    q = frozen ViT(image), without prompts       one pass to ask ...
+    q = frozen ViT(image), without prompts
     α_n = cos(q ∘ A_n, K_n)
-    prefix = Σ_n α_n P_n                          ... and one to answer
+    prefix = Σ_n α_n P_n
 
-The weights are in [-1, 1], do not sum to 1, and may be negative. Everything a layer is given is
-known before the second pass begins, so all layers are computed at once.
+Weights are in [-1, 1], may be negative and do not sum to 1. The query comes from a first pass
+without prompts, so the prefixes of all layers are computed at once.
 """
 
 from __future__ import annotations
@@ -20,29 +20,27 @@ from sodap.methods.parts.growing_prompts import GrowingPrefixes, GrowingPrefixes
 from sodap.methods.parts.similarity import attended_cosine_similarity
 from sodap.methods.registry import register_method
 
-FIRST_RELEASE = 1e-6
-"""The first public release multiplied the penalty by this, out of sight of its options. The
-paper's weight of 0.1 was chosen under it, and means 1e-7 of the formula as it is printed."""
+FIRST_RELEASE_FACTOR = 1e-6
+"""Hidden factor of the penalty in the first public release, under which the paper's weight of 0.1
+was chosen."""
 
 
 class CodaPromptConfig(GrowingPrefixesConfig):
-    """The defaults are 100 prompts over three stages, as Residual SODAP was compared with."""
+    """Defaults are the paper's on Residual SODAP: 100 prompts over three stages."""
 
     rows_per_stage: Rows = 33
     length: Length = 4
     ortho: float = Field(
-        0.1,
-        ge=0,
-        description="weight of the penalty on prompts, keys and A that are not orthogonal",
+        0.1, ge=0, description="weight of the orthogonality penalty on prompts, keys and attention"
     )
     faithful: bool = Field(
-        False, description="scale the penalty by the 1e-6 that the first release hid"
+        False, description="multiply the penalty by 1e-6, as the first release does"
     )
 
 
 @register_method
 class CodaPrompt(GrowingPrefixes):
-    """Prefixes composed of all prompts, asked with the features of an unprompted pass."""
+    """Prefixes composed of all prompts, weighted by the features of a pass without prompts."""
 
     name = "coda-prompt"
     trains = "newest prompts, keys, attention, head"
@@ -52,9 +50,7 @@ class CodaPrompt(GrowingPrefixes):
     config: CodaPromptConfig
 
     def features(self, images: Tensor) -> Tensor:
-        with torch.no_grad():
-            query = self.backbone(images)
-        keys, values = self.prefixes(query)
+        keys, values = self.prefixes(self.frozen_features(images))
 
         def prefix(layer: int, tokens: Tensor) -> tuple[Tensor, Tensor] | None:
             return (keys[layer], values[layer]) if layer < len(keys) else None
@@ -63,26 +59,22 @@ class CodaPrompt(GrowingPrefixes):
         return features
 
     def prefixes(self, query: Tensor) -> tuple[Tensor, Tensor]:
-        """What all layers attend to, `[B, D] -> [L, B, length / 2, D]` twice."""
+        """Keys and values of all layers: `[B, D] -> [L, B, length / 2, D]` twice."""
         assert self.pool.attention is not None
         keys, prompts = self.pool.keys.rows, self.pool.prompts.rows
+        attention = self.pool.attention.rows
         with torch.autocast(query.device.type, enabled=False):
-            weights = attended_cosine_similarity(
-                query.to(keys.dtype), self.pool.attention.rows, keys
-            )
+            weights = attended_cosine_similarity(query.to(keys.dtype), attention, keys)
             return weighted_prefix(weights, prompts, self.pool.width)
 
     def losses(self, batch: Batch) -> dict[str, Tensor]:
         losses = super().losses(batch)
         if self.config.ortho:
-            losses["ortho"] = self.ortho_weight * self.penalty()
+            factor = FIRST_RELEASE_FACTOR if self.config.faithful else 1.0
+            losses["ortho"] = self.config.ortho * factor * self.penalty()
         return losses
 
-    @property
-    def ortho_weight(self) -> float:
-        return self.config.ortho * (FIRST_RELEASE if self.config.faithful else 1.0)
-
     def penalty(self) -> Tensor:
-        """How far keys, prompts and attention, old and new together, are from orthonormal."""
+        """Orthogonality penalty on keys, prompts and attention, frozen rows included."""
         with torch.autocast(self.head.weight.device.type, enabled=False):
-            return torch.stack([orthogonality_penalty(each.rows) for each in self.pool.sets]).sum()
+            return torch.stack([orthogonality_penalty(s.rows) for s in self.pool.sets]).sum()

@@ -1,7 +1,7 @@
-"""DER++ (Buzzega et al., 2020): a few old images, and what the model once said of them.
+"""DER++ (Buzzega et al., 2020): replay of a few images with their labels and earlier logits.
 
-Every step also looks at some of the kept images. On one draw the network has to give the logits
-that were kept with them, on another the true labels.
+Every step adds two draws of kept images. The network has to reproduce the kept logits on the first
+draw and the labels on the second.
 """
 
 from __future__ import annotations
@@ -22,24 +22,26 @@ from sodap.randomness import Randomness
 
 
 class DerConfig(FinetuneConfig):
-    buffer: int = Field(30, ge=1, description="images kept at most, over all domains")
-    alpha: float = Field(0.5, ge=0, description="weight of the kept logits")
-    beta: float = Field(0.5, ge=0, description="weight of the kept labels")
+    """Size of the reservoir and weights of the replay losses."""
+
+    buffer: int = Field(30, ge=1, description="maximum number of images kept, over all domains")
+    alpha: float = Field(0.5, ge=0, description="weight of the loss on kept logits")
+    beta: float = Field(0.5, ge=0, description="weight of the loss on kept labels")
     faithful: bool = Field(
         False,
-        description="as published: the buffer is filled after every training step, with "
-        "half-trained logits, and an image counts anew in every epoch; unlike there, its view is "
-        "kept and not the image",
+        description="as published: the reservoir is filled after every training step with the "
+        "logits of the current weights, and each epoch counts as new images; unlike there, the "
+        "augmented view is kept instead of the image",
     )
 
 
 @register_method
 class Der(Finetune):
-    """All weights trained, with a reservoir of images, labels and logits replayed.
+    """All weights trained, with replay from a reservoir of images, labels and logits.
 
-    By default the reservoir sees each image once: at the end of its stage, as it is, with the
-    logits of the best weights. So the share of a domain does not depend on how many epochs it
-    took, and early stopping, which goes back to the best weights, does not take back images.
+    By default the reservoir sees each image once, at the end of its stage, with the logits of the
+    best weights. The share of a domain then does not depend on its number of epochs, and early
+    stopping does not change the reservoir.
     """
 
     name = "der++"
@@ -55,12 +57,12 @@ class Der(Finetune):
     ) -> None:
         super().__init__(backbone, classes, randomness, config)
         self.reservoir = Reservoir(self.config.buffer, backbone.image_size, classes)
-        self._filled = 0  # what the reservoir holds, known without asking the device
-        self._passing: tuple[Tensor, Tensor, Tensor, Tensor] | None = None
+        self._filled = 0  # length of the reservoir, known without asking the device
+        self._pending: tuple[Tensor, Tensor, Tensor, Tensor] | None = None
 
     @property
     def graph_safe(self) -> bool:
-        """False if the buffer grows from step to step."""
+        """False if the reservoir changes from step to step."""
         return not self.config.faithful
 
     @property
@@ -73,29 +75,29 @@ class Der(Finetune):
         labels, generator = batch.labels, batch.generator
         kept, count = self.reservoir, min(self._filled, len(labels))
         first, second = (self._draw(count, generator) for _ in range(2))
-        # The network treats each image alone, so the three passes of the paper are one here.
+        # Images do not affect each other, so the three passes of the paper are one here.
         images = [batch.images]
         if count:
             images.append(batch.augment(kept.images[torch.cat([first, second])]))
-        logits, once, again = self(torch.cat(images)).split([len(labels), count, count])
+        logits, on_first, on_second = self(torch.cat(images)).split([len(labels), count, count])
         losses = {"ce": F.cross_entropy(logits, labels)}
         if count:
-            losses["logits"] = self.config.alpha * F.mse_loss(once, kept.logits[first])
-            losses["labels"] = self.config.beta * F.cross_entropy(again, kept.labels[second])
+            losses["logits"] = self.config.alpha * F.mse_loss(on_first, kept.logits[first])
+            losses["labels"] = self.config.beta * F.cross_entropy(on_second, kept.labels[second])
         if self.config.faithful:
             draws = torch.rand(len(labels), generator=generator, device=labels.device)
-            self._passing = (self.backbone.pixels(batch.images), labels, logits.detach(), draws)
+            self._pending = (self.backbone.pixels(batch.images), labels, logits.detach(), draws)
         return losses
 
     def _draw(self, count: int, generator: torch.Generator) -> Tensor:
-        """`count` different places of the reservoir."""
+        """Indices `[count]` of different items in the reservoir."""
         device = self.reservoir.labels.device
         return torch.rand(self._filled, generator=generator, device=device).argsort()[:count]
 
     def after_step(self) -> None:
-        if self._passing is not None:
-            self.reservoir.add(*self._passing)
-            self._passing = None
+        if self._pending is not None:
+            self.reservoir.add(*self._pending)
+            self._pending = None
             self._filled = len(self.reservoir)
 
     # ------------------------------------------------------------------ stages
@@ -104,13 +106,12 @@ class Der(Finetune):
         self._filled = len(self.reservoir)
         return super().begin_stage(number, train)
 
-    @torch.no_grad()
     def end_stage(self, number: int, train: Observations, val: Observations) -> StageInfo:
         if not self.config.faithful:
             generator = self.randomness.generator("reservoir", number)
-            for images, labels in train:
+            for (logits, pixels), labels in train.map(lambda x: (self(x), self.backbone.pixels(x))):
                 draws = torch.rand(len(labels), dtype=torch.float64, generator=generator)
-                self.reservoir.add(self.backbone.pixels(images), labels, self(images), draws)
+                self.reservoir.add(pixels, labels, logits, draws)
         return {"kept": len(self.reservoir)}
 
     def restore(self, state: Mapping[str, Tensor], stage: int) -> None:

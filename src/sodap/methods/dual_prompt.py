@@ -1,8 +1,8 @@
-"""DualPrompt: general prompts for what domains share, expert prompts for what is their own.
+"""DualPrompt (Wang et al., 2022): general prompts for all domains, expert prompts for each.
 
-Prompts are prefixes: further keys and values of attention. The first layers take the general ones,
-which every stage trains. The next layers take experts from a pool, of which each stage trains one
-slice and leaves it for ever; an image finds its experts by their keys.
+Prompts are prefixes, that is, extra keys and values for attention. The first layers get general
+prompts, which every stage trains. The next layers get expert prompts from a pool. Each stage trains
+one slice of the pool and freezes it; at test an image chooses experts by their keys.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from torch import Tensor, nn
 from sodap.backbones import FrozenViT
 from sodap.errors import SodapError
 from sodap.methods.base import Batch, MethodConfig, Observations, StageInfo
-from sodap.methods.parts.query_key import QueryKeyConfig, QueryKeyMethod, distance, nearest
+from sodap.methods.parts.query_key import QueryKeyConfig, QueryKeyMethod, most_similar, pull_loss
 from sodap.methods.parts.similarity import cosine_similarity
 from sodap.methods.registry import register_method
 from sodap.randomness import Randomness
@@ -24,9 +24,10 @@ Layers = tuple[NonNegativeInt, ...]
 
 
 class DualPromptConfig(QueryKeyConfig):
-    """Lengths count tokens of the keys and as many of the values."""
+    """Defaults are the sizes in the paper on Residual SODAP. Lengths count tokens of keys and as
+    many of values."""
 
-    pool_size: int = Field(100, ge=1, le=100_000, description="expert prompts, of all stages")
+    pool_size: int = Field(100, ge=1, le=100_000, description="expert prompts of all stages")
     top_k: int = Field(
         5,
         ge=1,
@@ -35,12 +36,12 @@ class DualPromptConfig(QueryKeyConfig):
     )
     faithful: bool = Field(
         False,
-        description="as published: the test batch votes on its prompts, start values from "
-        "U(-1, 1), keys and values mixed up by a reshape, gradients clipped at norm 1, keys that "
-        "were never trained can be chosen",
+        description="as published: prompts are chosen by a vote of the test batch, initial values "
+        "are U(-1, 1), a reshape mixes up keys and values, gradients are clipped at norm 1, and "
+        "untrained keys can be chosen",
     )
     general_length: int = Field(4, ge=1, le=1000, description="tokens of the general prompt")
-    expert_length: int = Field(4, ge=1, le=1000, description="tokens of one expert prompt")
+    expert_length: int = Field(4, ge=1, le=1000, description="tokens per expert prompt")
     general_layers: Layers = Field((0, 1), description="blocks with the general prompt, from 0")
     expert_layers: Layers = Field(
         (2, 3, 4),
@@ -51,58 +52,57 @@ class DualPromptConfig(QueryKeyConfig):
 
     @field_validator("expert_layers")
     @classmethod
-    def _one_prefix_a_layer(cls, layers: Layers, others: ValidationInfo) -> Layers:
-        taken = [*others.data.get("general_layers", ()), *layers]
-        if len(set(taken)) < len(taken):
-            raise ValueError("a block is named twice among general and expert layers")
+    def _layers_are_distinct(cls, layers: Layers, others: ValidationInfo) -> Layers:
+        named = [*others.data.get("general_layers", ()), *layers]
+        if len(set(named)) < len(named):
+            raise ValueError("general_layers and expert_layers must name each block only once")
         return layers
 
 
 @register_method
 class DualPrompt(QueryKeyMethod):
-    """Prefixes in the early blocks: general ones, and one slice of a pool for each stage."""
+    """Prefixes in early blocks: general ones, and a slice of a pool for each stage."""
 
     name = "dual-prompt"
     trains = "general prompts, one slice of expert prompts and keys, head"
     Config = DualPromptConfig
+    without_decay = ("general", "experts", "keys")
 
     config: DualPromptConfig
-    # The slice that trains is a parameter, and the others are buffers: nothing else keeps the
-    # optimiser's decay and momentum away from them.
+    # The current slice is a parameter (`experts`, `keys`); all others are in these buffers.
     pool: Tensor  # [E, 2, N, length, D]
-    pool_keys: Tensor  # [N, D], one key for all layers
+    pool_keys: Tensor  # [N, D], common to all layers
 
     def __init__(
         self, backbone: FrozenViT, classes: int, randomness: Randomness, config: MethodConfig
     ) -> None:
         super().__init__(backbone, classes, randomness, config)
         c, width = self.config, backbone.width
-        # A layer that the backbone does not have is left out.
         self.general_layers = [layer for layer in c.general_layers if layer < backbone.depth]
         self.expert_layers = [layer for layer in c.expert_layers if layer < backbone.depth]
         if not self.expert_layers:
             raise SodapError(
-                f"{backbone.name} has {backbone.depth} blocks, and none of them is among the "
-                f"expert_layers {list(c.expert_layers)} of {self.name} (counted from 0)"
+                f"{backbone.name} has only {backbone.depth} blocks, so {self.name} cannot use any "
+                f"of the expert_layers {list(c.expert_layers)}; choose smaller numbers"
             )
         general, experts, keys = (
             randomness.generator(f"init {what}") for what in ("general", "experts", "keys")
         )
         layers = len(self.general_layers), len(self.expert_layers)
-        self.general = nn.Parameter(self.drawn(general, layers[0], 2, c.general_length, width))
-        pool = self.drawn(experts, layers[1], 2, c.pool_size, c.expert_length, width)
+        self.general = nn.Parameter(self.initial(general, layers[0], 2, c.general_length, width))
+        pool = self.initial(experts, layers[1], 2, c.pool_size, c.expert_length, width)
         self.register_buffer("pool", pool)
-        self.register_buffer("pool_keys", self.drawn(keys, c.pool_size, width))
+        self.register_buffer("pool_keys", self.initial(keys, c.pool_size, width))
         self.experts = nn.Parameter(self.pool[:, :, : c.top_k].clone())  # [E, 2, k, length, D]
         self.keys = nn.Parameter(self.pool_keys[: c.top_k].clone())  # [k, D]
 
     # ------------------------------------------------------------------ one batch
 
-    def features(self, images: Tensor, experts: Tensor) -> Tensor:
-        """CLS features `[B, D]`, given the experts of each image, `[E, 2, B, k, length, D]`."""
+    def prompted_features(self, images: Tensor, experts: Tensor) -> Tensor:
+        """CLS features `[B, D]`, given the experts of each image `[E, 2, B, k, length, D]`."""
         experts = experts.flatten(3, 4)  # [E, 2, B, m, D]
         if self.config.faithful:
-            experts = _misread(experts)
+            experts = _mixed_up(experts)
         general = self.general.unsqueeze(2).expand(-1, -1, len(images), -1, -1)
         prefixes = dict(zip(self.general_layers, general, strict=True))
         prefixes |= dict(zip(self.expert_layers, experts, strict=True))
@@ -113,51 +113,50 @@ class DualPrompt(QueryKeyMethod):
             keys, values = prefixes[layer]
             return keys, values
 
-        feature: Tensor = self.backbone(images, prefix=prefix)
-        return feature.float()
+        features: Tensor = self.backbone(images, prefix=prefix)
+        return features.float()
 
     def forward(self, images: Tensor) -> Tensor:
-        experts, keys = self._choice()
-        likeness = cosine_similarity(self.query(images), keys)
-        chosen = nearest(likeness, self.config.top_k, vote=self.config.faithful)  # [B, k]
-        logits: Tensor = self.head(self.features(images, experts[:, :, chosen]))
+        experts, keys = self._candidates()
+        similarity = cosine_similarity(self.frozen_features(images), keys)
+        chosen = most_similar(similarity, self.config.top_k, vote=self.config.faithful)  # [B, k]
+        logits: Tensor = self.head(self.prompted_features(images, experts[:, :, chosen]))
         return logits
 
     def losses(self, batch: Batch) -> dict[str, Tensor]:
-        """In training nothing is chosen: every image gets the slice of its stage."""
+        """In training every image gets the slice of the current stage."""
         experts = self.experts.unsqueeze(2).expand(-1, -1, len(batch.images), -1, -1, -1)
-        logits = self.head(self.features(batch.images, experts))
-        likeness = cosine_similarity(self.query(batch.images), self.keys)
+        logits = self.head(self.prompted_features(batch.images, experts))
+        similarity = cosine_similarity(self.frozen_features(batch.images), self.keys)
         return {
             "ce": F.cross_entropy(logits, batch.labels),
-            "pull": self.config.pull * distance(likeness),
+            "pull": self.config.pull * pull_loss(similarity),
         }
 
-    def _choice(self) -> tuple[Tensor, Tensor]:
+    def _candidates(self) -> tuple[Tensor, Tensor]:
         """Experts `[E, 2, n, length, D]` and keys `[n, D]` that an image can choose from."""
         now = self._rows(max(self.stage, 1))
         end = self.config.pool_size if self.config.faithful else now.stop
         before, after = slice(now.start), slice(now.stop, end)
         experts = [self.pool[:, :, before], self.experts, self.pool[:, :, after]]
-        return torch.cat(experts, 2), torch.cat(
-            [self.pool_keys[before], self.keys, self.pool_keys[after]]
-        )
+        keys = [self.pool_keys[before], self.keys, self.pool_keys[after]]
+        return torch.cat(experts, 2), torch.cat(keys)
 
     # ------------------------------------------------------------------ stages
 
     def _rows(self, stage: int) -> slice:
-        """The slice of the pool that a stage (from 1) trains."""
+        """Slice of the pool that a stage (from 1) trains."""
         k = self.config.top_k
         return slice((stage - 1) * k, stage * k)
 
     @torch.no_grad()
     def begin_stage(self, number: int, train: Observations) -> StageInfo:
-        """Experts go on from where those of the stage before ended; keys start afresh."""
+        """Start the new experts from those of the previous stage; keys start from new values."""
         rows, size = self._rows(number), self.config.pool_size
         if rows.stop > size:
             raise SodapError(
-                f"{self.name} has {size} expert prompts, {self.config.top_k} for each stage, and "
-                f"none are left for stage {number}; start with a larger pool_size"
+                f"{self.name} needs {self.config.top_k} of its {size} expert prompts per stage "
+                f"and has none left for stage {number}; start again with a larger pool_size"
             )
         self.stage = number
         self.experts.copy_(self.pool[:, :, self._rows(max(number - 1, 1))])
@@ -166,18 +165,18 @@ class DualPrompt(QueryKeyMethod):
 
     @torch.no_grad()
     def end_stage(self, number: int, train: Observations, val: Observations) -> StageInfo:
-        """Put the slice where no optimiser reaches it."""
+        """Freeze the slice of this stage."""
         rows = self._rows(number)
         self.pool[:, :, rows] = self.experts
         self.pool_keys[rows] = self.keys
         return {}
 
 
-def _misread(experts: Tensor) -> Tensor:
-    """What the PyTorch port makes of `[E, 2, B, m, D]`: read in memory order as `[E, B, 2, m, D]`.
+def _mixed_up(experts: Tensor) -> Tensor:
+    """`[E, 2, B, m, D]` read in memory order as `[E, B, 2, m, D]`, as in the PyTorch port.
 
-    If all images have the same prompts, the first half of the batch gets the keys as its values,
-    too, and the second half the values as its keys. A batch of one image is right.
+    If all images have the same prompts, the first half of the batch gets the keys as values as
+    well, and the second half the values as keys. A batch of one image is correct.
     """
     layers, two, batch, length, width = experts.shape
     return experts.reshape(layers, batch, two, length, width).transpose(1, 2)

@@ -1,14 +1,14 @@
-"""Online EWC (Schwarz et al., 2018): weights that mattered before are held where they were.
+"""Online EWC (Schwarz et al., 2018): important weights are kept close to their earlier values.
 
-How much a weight matters is its diagonal Fisher information F: how far the prediction moves with
-it. From the second stage on the loss is CE + λ Σ F (θ - θ*)², where θ* are the weights at the end
-of the stage before and F is a running sum over all stages.
+The importance of a weight is its diagonal Fisher information F. From the second stage on the loss
+is CE + λ Σ F (θ - θ*)², where θ* are the weights at the end of the previous stage and F is summed
+over all stages.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from typing import Any, Literal
+from typing import Literal
 
 import torch
 import torch.nn.functional as F
@@ -27,36 +27,36 @@ from sodap.randomness import Randomness
 Kind = Literal["exact", "mc", "empirical", "mammoth"]
 
 CHUNK = 8
-"""Images whose gradients are held at once: each is a copy of all weights."""
+"""Images whose gradients are computed at once; each gradient is as large as the network."""
 
 
 class EwcConfig(FinetuneConfig):
+    """Strength of the penalty and estimate of the Fisher information."""
+
     strength: float = Field(
-        100.0, ge=0, description="λ, weight of the penalty; search it in powers of ten"
+        100.0, ge=0, description="λ, weight of the penalty; search over powers of ten"
     )
-    gamma: float = Field(1.0, ge=0, le=1, description="how much of F stays from stage to stage")
+    gamma: float = Field(1.0, ge=0, le=1, description="γ, decay of F from stage to stage")
     fisher: Kind = Field(
         "exact",
-        description="which labels F is about: all classes by their probability (exact), one drawn "
-        "(mc), the true one (empirical), the true one by its probability (mammoth)",
+        description="labels in F: all classes weighted by their probability (exact), one drawn "
+        "from it (mc), the true one (empirical), or the true one weighted by its probability "
+        "(mammoth)",
     )
-    fisher_images: int = Field(1024, ge=1, description="training images F is measured on at most")
+    fisher_images: int = Field(1024, ge=1, description="maximum number of training images for F")
     faithful: bool = Field(
         False,
-        description="F as the reference code has it: fisher=mammoth, on all images, and the last "
-        "batch counted as a full one",
+        description="as in the reference code: fisher=mammoth, all images, and a smaller last "
+        "batch counted as full",
     )
 
 
 @register_method
 class OnlineEwc(Finetune):
-    """All weights trained, the important ones on a leash.
+    """All weights trained, with a penalty on changes of important ones.
 
-    F is exact by default: the expectation over the labels that the model itself believes in, which
-    is what the derivation asks for, without the noise of drawing them. It costs one backward pass
-    per image and class; with many classes, draw (`mc`).
-
-    Nothing decays, neither network nor head: decay pulls towards zero, against the anchor.
+    By default F is exact, the expectation over labels drawn from the model's own prediction, as in
+    the derivation. This takes one backward pass per image and class; use `mc` with many classes.
     """
 
     name = "online-ewc"
@@ -64,7 +64,8 @@ class OnlineEwc(Finetune):
     trains = "all weights"
     stores = "Fisher information, weights of the stage before"
     Config = EwcConfig
-    candidates = (  # λ matters as much as the learning rate, so each gets two values
+    without_decay = ("*",)  # decay would pull against θ*
+    candidates = (  # λ matters as much as the learning rate, so both have two values
         {"lr": 3e-4, "strength": 10.0},
         {"lr": 3e-4, "strength": 1000.0},
         {"lr": 1e-3, "strength": 10.0},
@@ -84,8 +85,9 @@ class OnlineEwc(Finetune):
         self.register_buffer("anchor", torch.zeros(count))
 
     def theta(self) -> dict[str, nn.Parameter]:
-        """All that trains, in the order of F and θ*."""
-        return {name: p for name, p in self.named_parameters() if p.requires_grad}
+        """Trained weights by name in the order of F and θ*: the network, then the head."""
+        trained = [(name, p) for name, p in self.named_parameters() if p.requires_grad]
+        return dict(sorted(trained, key=lambda item: item[0].startswith("head.")))
 
     def losses(self, batch: Batch) -> dict[str, Tensor]:
         losses = super().losses(batch)
@@ -99,20 +101,17 @@ class OnlineEwc(Finetune):
         theta = self.theta()
         generator = self.randomness.generator("fisher", number, device=self.fisher.device)
         kind: Kind = "mammoth" if c.faithful else c.fisher
-        # Training images come shuffled, so the first of them are a random sample.
-        some = train if c.faithful else _first(train, c.fisher_images)
+        # Training images are shuffled, so the first ones are a random sample.
+        sample = train if c.faithful else _first(train, c.fisher_images)
         total = torch.zeros_like(self.fisher)
         sizes = []
-        for images, labels in some:
+        for images, labels in sample:
             total += squared_scores(self, theta, images, labels, kind, generator)
             sizes.append(len(labels))
         count = len(sizes) * max(sizes) if c.faithful else sum(sizes)
         self.fisher.mul_(c.gamma).add_(total / count)
         self.anchor.copy_(parameters_to_vector(theta.values()).detach())
         return {"fisher": {"images": sum(sizes), "trace": float(total.sum()) / count}}
-
-    def parameter_groups(self, lr: float, weight_decay: float) -> list[dict[str, Any]]:
-        return super().parameter_groups(lr, 0.0)
 
     def stored(self) -> list[Asset]:
         return [
@@ -131,36 +130,35 @@ def squared_scores(
 ) -> Tensor:
     """Σ over images and labels of weight · (∂ log p(label | image) / ∂θ)², `[P]`.
 
-    Squares of single images' gradients are wanted, and no batch's gradient tells them.
+    Needs the gradient of every single image, which a batch's gradient does not give.
     """
-    held = {name: weight.detach() for name, weight in theta.items()}
+    constant = {name: weight.detach() for name, weight in theta.items()}
 
     def score(weights: dict[str, Tensor], image: Tensor, label: Tensor) -> Tensor:
         logits = functional_call(model, weights, (image[None],))
         return -F.cross_entropy(logits, label[None])
 
     scores = vmap(grad(score), in_dims=(None, 0, 0))
-    total = torch.zeros(sum(weight.numel() for weight in held.values()), device=images.device)
-    for some, truth in zip(torch.split(images, CHUNK), torch.split(labels, CHUNK), strict=True):
+    total = torch.zeros(sum(weight.numel() for weight in constant.values()), device=images.device)
+    for chunk, truth in zip(torch.split(images, CHUNK), torch.split(labels, CHUNK), strict=True):
         with torch.no_grad():
-            p = model(some).float().softmax(-1)
+            p = model(chunk).float().softmax(-1)
         for label, weight in _labels(kind, p, truth, generator):
-            # Neither fused attention nor compiled blocks can be mapped over images, nor can the
-            # gradients of mixed precisions; squares want the full one anyway.
+            # vmap supports neither fused attention nor compiled blocks nor mixed precision.
             with (
                 torch.autocast(images.device.type, enabled=False),
                 sdpa_kernel(SDPBackend.MATH),
                 torch.compiler.set_stance("force_eager"),
             ):
-                each = scores(held, some, label)
-                total += torch.cat([weight @ each[name].flatten(1).square() for name in held])
+                each = scores(constant, chunk, label)
+                total += torch.cat([weight @ each[name].flatten(1).square() for name in constant])
     return total
 
 
 def _labels(
     kind: Kind, p: Tensor, truth: Tensor, generator: torch.Generator
 ) -> Iterator[tuple[Tensor, Tensor]]:
-    """Which labels `[B]` to score with which weights `[B]`, given the probabilities `[B, C]`."""
+    """Labels `[B]` and their weights `[B]` for F, given the probabilities `[B, C]`."""
     if kind == "exact":
         for label, weight in enumerate(p.unbind(1)):
             yield torch.full_like(truth, label), weight
@@ -173,9 +171,9 @@ def _labels(
         yield truth, p.gather(1, truth[:, None])[:, 0]
 
 
-def _first(batches: Observations, count: int) -> Iterator[tuple[Tensor, Tensor]]:
-    """The first `count` images of all batches."""
-    for images, labels in batches:
+def _first(train: Observations, count: int) -> Iterator[tuple[Tensor, Tensor]]:
+    """Batches with the first `count` images."""
+    for images, labels in train:
         yield images[:count], labels[:count]
         count -= len(labels)
         if count <= 0:

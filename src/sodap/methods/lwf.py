@@ -1,7 +1,7 @@
-"""Learning without forgetting (Li and Hoiem, 2016): the model of yesterday teaches on new images.
+"""Learning without forgetting (Li and Hoiem, 2016): the previous model as teacher on new images.
 
-No image and no statistic of the past is kept. What is kept is the former model, which says of every
-new image what it would have said, and the new model is held to that.
+No image and no statistic is kept, only the model of the previous stage. Its predictions on the new
+images are distilled into the new model.
 """
 
 from __future__ import annotations
@@ -23,21 +23,23 @@ from sodap.randomness import Randomness
 
 
 class LwfConfig(FinetuneConfig):
+    """What trains, and how strongly the teacher counts."""
+
     trained: Literal["all", "head"] = Field(
         "all",
-        description="all weights, as published, or a head on the frozen backbone: "
-        "then the teacher is a head as well and costs nothing",
+        description="train all weights, as published, or only a head on the frozen backbone, "
+        "whose teacher needs no second pass",
     )
-    temperature: float = Field(2.0, gt=0, description="of the distillation")
-    weight: float = Field(1.0, ge=0, description="of the distillation against the new labels")
+    temperature: float = Field(2.0, gt=0, description="temperature of the distillation")
+    weight: float = Field(1.0, ge=0, description="weight of the distillation loss")
 
 
 @register_method
 class Lwf(Finetune):
-    """All weights trained, and held to the predictions of the stage before.
+    """All weights trained, with the predictions of the previous stage distilled.
 
-    The paper gives every task a head of its own. Domains share their classes, so there is one
-    head, and the former model's opinion of all classes is what the new model should keep.
+    The paper has one head per task. Domains share their classes, so there is one head, and the
+    teacher predicts all classes.
     """
 
     name = "lwf"
@@ -48,7 +50,7 @@ class Lwf(Finetune):
 
     config: LwfConfig
     teacher_network: FrozenViT | None
-    """None where the frozen backbone serves both."""
+    """None if only the head trains, because the backbone is then the same."""
 
     def __init__(
         self, backbone: FrozenViT, classes: int, randomness: Randomness, config: MethodConfig
@@ -66,14 +68,14 @@ class Lwf(Finetune):
         logits = self.head(features)
         losses = {"ce": F.cross_entropy(logits, batch.labels)}
         if self.stage > 1:
-            taught = self._taught(batch.images, features)
-            distilled = distillation_loss(logits, taught, self.config.temperature)
+            teacher = self._teacher_logits(batch.images, features)
+            distilled = distillation_loss(logits, teacher, self.config.temperature)
             losses["distill"] = self.config.weight * distilled
         return losses
 
     @torch.no_grad()
-    def _taught(self, images: Tensor, features: Tensor) -> Tensor:
-        """What the former model says `[B, C]`; frozen features `[B, D]` need no second pass."""
+    def _teacher_logits(self, images: Tensor, features: Tensor) -> Tensor:
+        """Logits `[B, C]` of the previous model; frozen features `[B, D]` are used again."""
         if self.teacher_network is not None:
             features = self.teacher_network(images)
         logits: Tensor = self.teacher_head(features)

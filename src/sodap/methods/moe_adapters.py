@@ -1,19 +1,19 @@
-"""MoE-Adapters: experts beside every block of a frozen ViT, and a router for each domain.
+"""MoE-Adapters (Yu et al., 2024): experts beside every block of a frozen ViT, routed by domain.
 
     x  ->  x + MLP(LN x) + Σ_e gate_e · expert_e(x)
 
-`full`     a router a domain; the most used experts are frozen when a domain ends; at test an
-           autoencoder a domain tells from the plain feature whose router an image gets.
-`reduced`  one router and two experts that go on training: a mixture that is free to forget.
+`full`     one router per domain; the most used experts are frozen at the end of a stage; at test
+           one autoencoder per domain selects the router of an image by its plain feature.
+`reduced`  one router and two experts, trained in every stage.
 
-The published method lives in both encoders of CLIP. This one lives in the image encoder, which may
-be any ViT, and its selector reads the same frozen ViT instead of a second network.
+The published method adapts both encoders of CLIP. This one adapts only the image encoder, which may
+be any ViT, and its domain selector reads the same frozen ViT instead of a second network.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Any, Literal, Self, cast
+from typing import Literal, Self, cast
 
 import torch
 import torch.nn.functional as F
@@ -41,29 +41,34 @@ REDUCED_EXPERTS = 2
 
 
 class MoeAdaptersConfig(MethodConfig):
-    """Sizes are the published ones."""
+    """Defaults are the published sizes."""
 
     variant: Literal["full", "reduced"] = Field(
-        "full", description="a router a domain, freezing and a selector, or one router, two experts"
+        "full",
+        description="one router per domain, freezing and a selector, or one router and two experts",
     )
-    experts: int = Field(22, ge=1, description="E: experts a block (reduced: always two)")
+    experts: int = Field(22, ge=1, description="E, experts per block (reduced: always two)")
     top_k: int = Field(
-        2, ge=1, description="experts an image uses in a block, and experts frozen a stage"
+        2, ge=1, description="experts that an image uses per block, and that a stage freezes"
     )
-    bottleneck: int = Field(64, ge=1, description="width of an expert's middle")
-    scale: float = Field(0.1, gt=0, description="factor on what the experts add")
-    dropout: float = Field(0.1, ge=0, lt=1, description="of an expert's middle, in training")
-    selector_width: int = Field(100, ge=1, description="width of an autoencoder's middle")
-    selector_steps: int = Field(300, ge=1, description="steps an autoencoder is trained for")
+    bottleneck: int = Field(64, ge=1, description="hidden width of an expert")
+    scale: float = Field(0.1, gt=0, description="factor on the output of the experts")
+    dropout: float = Field(0.1, ge=0, lt=1, description="dropout in the hidden layer of an expert")
+    selector_width: int = Field(100, ge=1, description="hidden width of an autoencoder")
+    selector_steps: int = Field(300, ge=1, description="training steps of an autoencoder")
     head: Literal["linear", "text"] = Field(
-        "linear", description="a trained linear head, or CLIP's frozen text encoder (open_clip)"
+        "linear", description="a trained linear head, or CLIP's frozen text encoder"
     )
-    prompts: tuple[str, ...] = Field((), description="for head=text: one wording a class, in order")
-    text_model: str | None = Field(None, description="for head=text: open_clip's name, ViT-B-16")
+    prompts: tuple[str, ...] = Field(
+        (), description="for head=text: one wording per class, in order"
+    )
+    text_model: str | None = Field(
+        None, description="for head=text: a model of open_clip, such as ViT-B-16"
+    )
     text_weights: str | None = Field(None, description="for head=text: a file of CLIP weights")
     faithful: bool = Field(
         False,
-        description="as released: routing noise at test too, and one domain for a whole batch",
+        description="as released: routing noise also at test, and one domain per test batch",
     )
 
     @property
@@ -73,19 +78,21 @@ class MoeAdaptersConfig(MethodConfig):
     @model_validator(mode="after")
     def _fits_together(self) -> Self:
         if self.top_k > self.expert_count:
-            raise ValueError(f"top_k={self.top_k} cannot be more than {self.expert_count} experts")
+            raise ValueError(f"top_k={self.top_k} is more than {self.expert_count} experts")
         return self
 
 
 @register_method
 class MoeAdapters(Method):
-    """A mixture of adapters in a frozen ViT, routed by domain, with the used ones frozen."""
+    """A mixture of adapters in a frozen ViT, with one router per domain."""
 
     name = "moe-adapters"
     family = "adapter"
     trains = "experts, router, head"
-    stores = "an autoencoder a domain"
+    stores = "an autoencoder per domain"
     Config = MoeAdaptersConfig
+    # Decay would shrink experts that only the routers of earlier domains choose.
+    without_decay = ("blocks.*",)
 
     config: MoeAdaptersConfig
 
@@ -107,7 +114,7 @@ class MoeAdapters(Method):
             )
             for _ in range(backbone.depth)
         )
-        self.selector = DomainSelector(backbone.width, c.selector_width)  # reduced: stays empty
+        self.selector = DomainSelector(backbone.width, c.selector_width)  # stays empty if reduced
         self.head: nn.Module
         if c.head == "linear":
             self.head = LinearHead(backbone.width, classes, randomness.generator("init head"))
@@ -117,14 +124,14 @@ class MoeAdapters(Method):
     # ------------------------------------------------------------------ one batch
 
     def losses(self, batch: Batch) -> dict[str, Tensor]:
-        """Training knows its domain, so the current router takes every image."""
+        """Training images use the router of the current domain."""
         draws = batch.generator if self.training else None
         logits = self.head(self._features(batch.images, noise=draws, dropout=draws))
         return {"ce": F.cross_entropy(logits, batch.labels)}
 
     def forward(self, images: Tensor) -> Tensor:
         noise = None
-        if self.config.faithful:  # the same for every batch, so that a run can be repeated
+        if self.config.faithful:  # the same draw for every batch, to be reproducible
             noise = self.randomness.generator("noise at test", device=images.device)
         logits: Tensor = self.head(self._features(images, self._domain_of(images), noise=noise))
         return logits
@@ -137,7 +144,7 @@ class MoeAdapters(Method):
         noise: torch.Generator | None = None,
         dropout: torch.Generator | None = None,
     ) -> Tensor:
-        """CLS features `[B, D]`, routed as in `domain` `[B]`; without one, by the newest router."""
+        """CLS features `[B, D]` with the routers `domain` `[B]`, or with the current one."""
         blocks = list(self._blocks())
 
         def beside(layer: int, tokens: Tensor) -> Tensor:
@@ -148,24 +155,19 @@ class MoeAdapters(Method):
         return cast(Tensor, self.backbone(images, beside=beside)).float()
 
     def _domain_of(self, images: Tensor) -> Tensor | None:
-        """The domain `[B]` whose autoencoder knows each image best; None while there is one."""
+        """Selected domain of each image `[B]`; None if there is only one."""
         if self.selector.domains < 2:
             return None
-        features = self._plain_features(images)
+        features = self.frozen_features(images)
         return self.selector.nearest(features, batchwise=self.config.faithful)
-
-    @torch.no_grad()
-    def _plain_features(self, images: Tensor) -> Tensor:
-        """`[B, D]` of the backbone without experts: the same in every stage."""
-        return cast(Tensor, self.backbone(images)).float()
 
     # ------------------------------------------------------------------ stages
 
     def begin_stage(self, number: int, train: Observations) -> StageInfo:
-        """Meet the domain: a router of its own, and an autoencoder that knows it.
+        """Add a router and an autoencoder for the new domain.
 
-        The autoencoder reads plain features, so it can come before training: validation then
-        selects routers just as the test will.
+        The autoencoder reads plain features, so it can be trained before the stage. Validation
+        then selects routers as the test does.
         """
         self.stage = number
         if self.config.variant == "reduced":
@@ -173,55 +175,49 @@ class MoeAdapters(Method):
         if self.selector.domains:
             for block in self._blocks():
                 block.router.start_domain()
-        features = torch.cat([self._plain_features(images) for images, _ in train])
+        features = torch.cat([each for each, _ in train.map(self.frozen_features)])
         generator = self.randomness.generator("selector", number, device=features.device)
         error = self.selector.learn(features, self.config.selector_steps, generator)
         return {"selector_error": error}
 
     @torch.no_grad()
     def end_stage(self, number: int, train: Observations, val: Observations) -> StageInfo:
-        """Freeze the experts that this domain uses most, block by block."""
+        """Freeze the most used experts of this domain in each block."""
         if self.config.variant == "reduced":
             return {}
-        used = self._usage(train)
+        used = sum(choices.sum(0) for choices, _ in train.map(self._choices))  # [L, E]
+        assert isinstance(used, Tensor)
         for block, counts in zip(self._blocks(), used, strict=True):
             block.freeze(counts.argsort(descending=True, stable=True)[: self.config.top_k])
-        guesses = torch.cat([self.selector.nearest(self._plain_features(x)) for x, _ in val])
+        selected = torch.cat(
+            [self.selector.nearest(features) for features, _ in val.map(self.frozen_features)]
+        )
         return {
-            "expert_usage": used.tolist(),  # [L, E], images
+            "expert_usage": used.tolist(),  # number of images
             "frozen_experts": [int(block.frozen.sum()) for block in self._blocks()],
-            "selected_as_this_domain": float((guesses == self.selector.domains - 1).float().mean()),
+            "selected_as_this_domain": float(
+                (selected == self.selector.domains - 1).float().mean()
+            ),
         }
 
-    def _usage(self, batches: Observations) -> Tensor:
-        """How many images choose each expert `[L, E]`, without noise and with the best weights."""
+    def _choices(self, images: Tensor) -> Tensor:
+        """Whether each image chooses each expert, without noise: `[B, L, E]`."""
         blocks = list(self._blocks())
-        used = [torch.zeros_like(block.frozen, dtype=torch.long) for block in blocks]
+        chosen: list[Tensor] = []
 
         def beside(layer: int, tokens: Tensor) -> Tensor:
             gates = blocks[layer].route(tokens[:, 0])
-            used[layer] += gates.one_hot(blocks[layer].experts).sum((0, 1))
+            chosen.append(gates.one_hot(blocks[layer].experts).any(1))
             added: Tensor = blocks[layer](tokens, gates)
             return added
 
-        for images, _ in batches:
-            self.backbone(images, beside=beside)
-        return torch.stack(used)
+        self.backbone(images, beside=beside)
+        return torch.stack(chosen, 1)
 
-    # ------------------------------------------------------------------ what others ask
+    # ------------------------------------------------------------------ accounting
 
     def _blocks(self) -> Iterator[ExpertBlock]:
         return (cast(ExpertBlock, block) for block in self.blocks)
-
-    def parameter_groups(self, lr: float, weight_decay: float) -> list[dict[str, Any]]:
-        """Decay on a linear head only: it would wear down experts that no image of this stage
-        chooses but that routers of earlier domains rely on."""
-        free = [*self.blocks.parameters(), *(p for p in self.head.parameters() if p.ndim < 2)]
-        decayed = [p for p in self.head.parameters() if p.ndim >= 2]
-        return [
-            {"params": decayed, "lr": lr, "weight_decay": weight_decay},
-            {"params": free, "lr": lr, "weight_decay": 0.0},
-        ]
 
     def stored(self) -> list[Asset]:
         if not self.selector.domains:

@@ -1,4 +1,4 @@
-"""Nearest class mean: the simplest thing that can be done with frozen features."""
+"""Nearest class mean on frozen features."""
 
 from __future__ import annotations
 
@@ -18,16 +18,16 @@ from sodap.randomness import Randomness
 
 
 class NearestClassMeanConfig(MethodConfig):
-    """What near means."""
+    """The distance to compare by."""
 
     distance: Literal["cosine", "euclid"] = Field(
-        "cosine", description="angle between feature and class mean, or distance in a straight line"
+        "cosine", description="angle, or Euclidean distance, between a feature and a class mean"
     )
 
 
 @register_method
 class NearestClassMean(ClosedFormHead):
-    """The class whose mean feature, over all domains so far, is the nearest."""
+    """The class with the nearest mean feature over all domains so far."""
 
     name = "ncm"
     stores = "class statistics"
@@ -41,28 +41,27 @@ class NearestClassMean(ClosedFormHead):
         self.statistics = ClassStatistics(classes, backbone.width)
 
     def features(self, images: Tensor) -> Tensor:
-        """Of length 1 for the angle, so that in a class mean all images count alike."""
+        """Features `[B, D]`, of unit length for cosine so that all images count equally."""
         features = super().features(images)
         return F.normalize(features) if self.config.distance == "cosine" else features
 
-    def take_in(self, features: Tensor, labels: Tensor) -> None:
+    def update(self, features: Tensor, labels: Tensor) -> None:
         self.statistics.update(features, labels)
 
     @torch.no_grad()
     def solve(self) -> tuple[Tensor, Tensor]:
-        """-|x - μ|² / 2σ² without the part that all classes share is linear in x.
+        """-|x - μ|² / 2σ² without its part common to all classes, which is linear in x.
 
-        σ², the mean variance of a feature within its class, changes no prediction. It makes the
-        softmax of the logits what Bayes' rule gives for round classes of equal size.
+        σ² is the mean variance of a feature within its class. It does not change predictions, but
+        makes the softmax the posterior of spherical classes of equal size.
         """
-        known = self.statistics
-        mean = known.mean
+        mean, count = self.statistics.mean, self.statistics.count
         if self.config.distance == "cosine":
-            mean = F.normalize(mean)  # |μ| = 1: the nearest in a line is the nearest in angle
-        seen = known.count.sum().clamp(min=1) * mean.shape[1]
-        variance = (known.squares.sum() / seen).clamp(min=1e-6)  # one image a class has none
+            mean = F.normalize(mean)  # with |μ| = 1 the smallest distance is the smallest angle
+        numbers = count.sum().clamp(min=1) * mean.shape[1]
+        variance = (self.statistics.squares.sum() / numbers).clamp(min=1e-6)
         bias = -mean.square().sum(1) / 2
-        return without_unseen(mean / variance, bias / variance, known.count)
+        return without_unseen(mean / variance, bias / variance, count)
 
     def stored(self) -> list[Asset]:
         size = tensor_bytes(self.statistics)

@@ -1,14 +1,14 @@
-"""OS-Prompt (Kim et al., 2024): prompts in one pass, asked by each block's own CLS token.
+"""OS-Prompt (Kim et al., 2024): prompts in a single pass, queried by each block's CLS token.
 
     q_l = CLS at the input of block l
     α_n = cos(q_l, K_n)
     prefix = Σ_n α_n P_n
 
-There is no pass before the pass. The query is not detached: what block 0 was given shapes what
-block 1 asks, and learns from it. At block 0 CLS is the same for every image, and so is its prefix.
+The query is not detached, so prompts also receive gradients through the queries of later blocks.
+At block 0 the CLS token, and so the prefix, is the same for every image.
 
-OS-Prompt++ keeps the queries near those of a reference, the features of the unprompted ViT. The
-reference is a second pass, in training alone.
+OS-Prompt++ keeps the queries close to a reference, the feature of the ViT without prompts, which
+takes a second pass in training only.
 """
 
 from __future__ import annotations
@@ -30,39 +30,39 @@ QueryDistance = Literal["sim", "feat"]
 
 
 class OSPromptConfig(GrowingPrefixesConfig):
-    """The defaults are 150 prompts over three stages, as Residual SODAP was compared with."""
+    """Defaults are the paper's on Residual SODAP: 150 prompts over three stages."""
 
     rows_per_stage: Rows = 50
     length: Length = 8
 
 
-class AskingPass:
-    """One pass through the backbone, as its `prefix`: what each block asked, and was given."""
+class QueriedPrefixes:
+    """The `prefix` of one pass through the backbone; keeps the queries of all layers."""
 
     def __init__(self, pool: GrowingPool) -> None:
         self.width = pool.width
         self.keys = pool.keys.rows  # [L, N, D]
         self.prompts = pool.prompts.rows  # [L, N, length · D]
-        self.asked: list[Tensor] = []  # [B, D] each
+        self._queries: list[Tensor] = []  # [B, D] each
 
     def __call__(self, layer: int, tokens: Tensor) -> tuple[Tensor, Tensor] | None:
         if layer >= len(self.keys):
             return None
         with torch.autocast(tokens.device.type, enabled=False):
             query = tokens[:, 0].to(self.keys.dtype)
-            self.asked.append(query)
+            self._queries.append(query)
             weights = cosine_similarity(query, self.keys[layer])
             return weighted_prefix(weights, self.prompts[layer], self.width)
 
     @property
     def queries(self) -> Tensor:
         """`[L, B, D]`"""
-        return torch.stack(self.asked)
+        return torch.stack(self._queries)
 
 
 @register_method
 class OSPrompt(GrowingPrefixes):
-    """Prefixes composed of all prompts, asked by the CLS token on its way: a single pass."""
+    """Prefixes composed of all prompts, queried by the CLS token in a single pass."""
 
     name = "os-prompt"
     trains = "newest prompts, keys, head"
@@ -71,22 +71,20 @@ class OSPrompt(GrowingPrefixes):
     config: OSPromptConfig
 
     def features(self, images: Tensor) -> Tensor:
-        features: Tensor = self.backbone(images, prefix=AskingPass(self.pool))
+        features: Tensor = self.backbone(images, prefix=QueriedPrefixes(self.pool))
         return features
 
 
 class OSPromptPlusConfig(OSPromptConfig):
-    """What the queries are compared by; the weight is the one of the published scripts."""
+    """The default weight is that of the published scripts."""
 
     qr: QueryDistance | None = Field(
         None,
-        description="compare queries with the reference by their similarities to the keys (sim) or "
-        "coordinate by coordinate (feat); default: sim, and feat if faithful",
+        description="compare query and reference by their similarities to the keys (sim) or "
+        "directly (feat); default: sim, or feat if faithful",
     )
     qr_weight: float = Field(1e-4, gt=0, description="weight of the distance to the reference")
-    faithful: bool = Field(
-        False, description="compare coordinates (feat), as the released code does"
-    )
+    faithful: bool = Field(False, description="qr=feat by default, as in the released code")
 
     @property
     def distance(self) -> QueryDistance:
@@ -95,7 +93,7 @@ class OSPromptPlusConfig(OSPromptConfig):
 
 @register_method
 class OSPromptPlus(OSPrompt):
-    """OS-Prompt whose queries stay near the features of the unprompted backbone."""
+    """OS-Prompt with queries kept close to the features of the backbone without prompts."""
 
     name = "os-prompt++"
     Config = OSPromptPlusConfig
@@ -103,36 +101,35 @@ class OSPromptPlus(OSPrompt):
     config: OSPromptPlusConfig
 
     def losses(self, batch: Batch) -> dict[str, Tensor]:
-        with torch.no_grad():
-            reference = self.backbone(batch.images)
-        answered = AskingPass(self.pool)
-        logits = self.head(self.backbone(batch.images, prefix=answered))
-        with torch.autocast(reference.device.type, enabled=False):
-            distance = self.to_reference(answered, reference.to(answered.keys.dtype))
+        reference = self.frozen_features(batch.images)
+        prefixes = QueriedPrefixes(self.pool)
+        logits = self.head(self.backbone(batch.images, prefix=prefixes))
+        with torch.autocast(batch.images.device.type, enabled=False):
+            distance = self.query_distance(prefixes, reference.to(prefixes.keys.dtype))
         return {
             "ce": F.cross_entropy(logits, batch.labels),
             "qr": self.config.qr_weight * distance,
         }
 
-    def to_reference(self, answered: AskingPass, reference: Tensor) -> Tensor:
-        """How far the queries of a pass are from `reference [B, D]`."""
+    def query_distance(self, prefixes: QueriedPrefixes, reference: Tensor) -> Tensor:
+        """Distance of the queries of a pass from the reference `[B, D]`."""
         if self.config.distance == "feat":
-            return feature_distance(answered.queries, reference)
-        return similarity_distance(answered.queries, reference, answered.keys)
+            return feature_distance(prefixes.queries, reference)
+        return similarity_distance(prefixes.queries, reference, prefixes.keys)
 
 
 def similarity_distance(queries: Tensor, reference: Tensor, keys: Tensor) -> Tensor:
     """Squared distance of the similarities to the keys, summed over layers, mean of the batch.
 
-    `[L, B, D], [B, D], [L, N, D] -> []`. Block 0, whose query is a constant, still moves its keys.
+    `[L, B, D], [B, D], [L, N, D] -> []`. Block 0 has a constant query, but its keys get a gradient.
     """
-    apart = cosine_similarity(queries, keys) - cosine_similarity(reference, keys)  # [L, B, N]
-    return apart.square().sum(-1).mean(-1).sum()
+    difference = cosine_similarity(queries, keys) - cosine_similarity(reference, keys)  # [L, B, N]
+    return difference.square().sum(-1).mean(-1).sum()
 
 
 def feature_distance(queries: Tensor, reference: Tensor) -> Tensor:
-    """Mean squared difference of the coordinates, summed over layers: `[L, B, D], [B, D] -> []`.
+    """Mean squared difference, summed over layers: `[L, B, D], [B, D] -> []`.
 
-    No key has a part in it, and block 0 has no gradient at all.
+    Keys do not matter here, and block 0 gets no gradient.
     """
     return (queries - reference).square().mean((1, 2)).sum()

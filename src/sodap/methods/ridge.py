@@ -1,12 +1,9 @@
-"""Ridge regression on frozen features: the reference that anything cleverer has to beat.
+"""Ridge regression on frozen features, or on a random projection of them.
 
-No gradient, no epochs, no forgetting by construction: it adds up second moments over all domains
-and solves for the head. `rp-ridge` does so on a fixed random projection of the features.
+The head is solved from second moments over all domains: no gradient, no epochs, no forgetting.
 """
 
 from __future__ import annotations
-
-from typing import cast
 
 import torch
 from pydantic import Field
@@ -28,12 +25,12 @@ from sodap.randomness import Randomness
 
 
 class RidgeConfig(MethodConfig):
-    """The penalty is not an option: it is chosen on the validation images of all stages."""
+    """No options: the penalty is chosen on the validation images of all stages."""
 
 
 @register_method
 class Ridge(Method):
-    """A closed-form linear head on the frozen features of all domains so far."""
+    """Closed-form linear head on the frozen features of all domains so far."""
 
     name = "ridge"
     family = "reference"
@@ -58,25 +55,24 @@ class Ridge(Method):
         return self.backbone.width
 
     def features(self, images: Tensor) -> Tensor:
-        """`[B, feature_width]`, without gradient."""
-        with torch.no_grad():
-            return cast(Tensor, self.backbone(images)).float()
+        """Features `[B, feature_width]` that the head reads."""
+        return self.frozen_features(images)
 
     def losses(self, batch: Batch) -> dict[str, Tensor]:
-        """The squared error that the closed form minimises, for inspection."""
+        """Squared error for information; `end_stage` minimises it in closed form."""
         target = torch.nn.functional.one_hot(batch.labels, self.classes).float()
         return {"square": (self(batch.images) - target).square().sum(1).mean()}
 
     def forward(self, images: Tensor) -> Tensor:
-        features = self.features(images)  # in the precision in which they were learned from
+        features = self.features(images)  # under autocast, as in `end_stage`
         with torch.autocast(images.device.type, enabled=False):
             return with_constant(features) @ self.weight
 
     def end_stage(self, number: int, train: Observations, val: Observations) -> StageInfo:
-        for sums, batches in ((self.train_sums, train), (self.val_sums, val)):
-            for images, labels in batches:
-                sums.update(self.features(images), labels)
-        # Validation images of all stages decide: those of one small domain alone would mislead.
+        for sums, observations in ((self.train_sums, train), (self.val_sums, val)):
+            for features, labels in observations.map(self.features):
+                sums.update(features, labels)
+        # Validation images of all stages: those of one small domain would be misleading.
         head, penalty = solve_ridge(self.train_sums, self.val_sums)
         self.weight.copy_(head)
         return {"penalty": penalty}
@@ -90,12 +86,14 @@ class Ridge(Method):
 
 
 class ProjectedRidgeConfig(RidgeConfig):
-    projection: int = Field(2000, ge=1, le=20_000, description="random features")
+    """The width of the projection."""
+
+    projection: int = Field(2000, ge=1, le=20_000, description="number of random features")
 
 
 @register_method
 class ProjectedRidge(Ridge):
-    """The closed-form head on ReLU features of a fixed random projection."""
+    """Closed-form linear head on ReLU features of a fixed random projection."""
 
     name = "rp-ridge"
     trains = "head on random features, in closed form"

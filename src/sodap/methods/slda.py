@@ -1,8 +1,7 @@
-"""Linear discriminant analysis that goes on from domain to domain (Hayes & Kanan, 2020).
+"""Streaming linear discriminant analysis (Hayes and Kanan, 2020) on frozen features.
 
-Each class is a Gaussian around its mean; all classes share one covariance. Ridge regression and
-this keep the same sums. They differ in the question: least squares to one-hot targets there, the
-most likely class here.
+Each class is a Gaussian around its mean, and all classes share one covariance. The sums are those
+of ridge regression; the head is that of the most likely class instead of least squares.
 """
 
 from __future__ import annotations
@@ -20,24 +19,24 @@ from sodap.methods.parts.second_moments import SecondMoments
 from sodap.methods.registry import register_method
 from sodap.randomness import Randomness
 
-# Less scatter than this share of the features' energy is a rounding error of the sums.
 ROUNDING = 1e-9
+"""Variance below this share of the features' mean square is rounding error of the sums."""
 
 
 class StreamingLDAConfig(MethodConfig):
-    """How far to trust the covariance, and how likely a class is before an image is seen."""
+    """Shrinkage of the covariance and class priors."""
 
     shrinkage: float = Field(
-        1e-4, ge=1e-6, le=1, description="ε: share of a round covariance that is mixed in"
+        1e-4, ge=1e-6, le=1, description="ε, share of a spherical covariance that is mixed in"
     )
     priors: Literal["uniform", "counts"] = Field(
-        "uniform", description="all classes alike (paper), or as often as they were seen"
+        "uniform", description="equal class priors (as published), or class frequencies"
     )
 
 
 @register_method
 class StreamingLDA(ClosedFormHead):
-    """The most likely class if all classes are Gaussians with one common covariance."""
+    """The most likely class if all classes are Gaussians with a common covariance."""
 
     name = "slda"
     stores = "second moments"
@@ -50,17 +49,17 @@ class StreamingLDA(ClosedFormHead):
         super().__init__(backbone, classes, randomness, config)
         self.sums = SecondMoments(classes, backbone.width)
 
-    def take_in(self, features: Tensor, labels: Tensor) -> None:
+    def update(self, features: Tensor, labels: Tensor) -> None:
         self.sums.update(features, labels)
 
     @torch.no_grad()
     def solve(self) -> tuple[Tensor, Tensor]:
         """w = Λμ and b = -μᵀΛμ / 2 + log prior, with Λ = [(1 - ε) Σ + ε mean(diag Σ) I]⁻¹.
 
-        The round part is counted in the features' own variance, so that one ε means the same for
+        The spherical part is in units of the features' variance, so that ε means the same for
         every backbone.
         """
-        # The sums' last feature is a constant 1: its rows hold sums and counts.
+        # The last feature of the sums is a constant 1: its row holds the class counts.
         count = self.sums.cross[-1]  # [C]
         mean = (self.sums.cross[:-1] / count.clamp(min=1)).T  # μ [C, D]
         energy = self.sums.gram[:-1, :-1]
@@ -68,12 +67,12 @@ class StreamingLDA(ClosedFormHead):
         covariance = (energy - (mean.T * count) @ mean) / images  # Σ [D, D]
         power = energy.diagonal().mean() / images
         variance = covariance.diagonal().mean()
-        # Without scatter (one image a class) any round covariance will do.
+        # Without variance (one image per class) any spherical covariance gives the same classes.
         variance = variance.where(variance > ROUNDING * power, power)
 
         share = self.config.shrinkage
-        round_part = share * variance * torch.eye(len(covariance)).to(covariance)
-        weight = torch.linalg.solve((1 - share) * covariance + round_part, mean.T).T
+        spherical = share * variance * torch.eye(len(covariance)).to(covariance)
+        weight = torch.linalg.solve((1 - share) * covariance + spherical, mean.T).T
         bias = -(weight * mean).sum(1) / 2
         if self.config.priors == "counts":
             bias = bias + (count / images).clamp(min=torch.finfo(count.dtype).tiny).log()

@@ -1,22 +1,19 @@
 """UniPrompt-CL (Oh and Shin, 2025): one small pool for all prompted blocks, in a single pass.
 
-The predecessor of Residual SODAP. Before each of the first blocks, CLS asks the same pool; a prompt
-is one vector of the model's width, and the weighted sum of all prompts joins the sequence as one
-more token. A later stage adds a fifth of the first pool's size and freezes what is there.
+The predecessor of Residual SODAP. Before each of the first blocks, CLS queries the same pool. A
+prompt is one vector of the model's width, and the weighted sum of all prompts is added to the
+sequence as a token. Each later stage freezes the pool and adds a fifth of its first size.
 
-From the description and the released code: a pool shared by the blocks, prompts without a length,
-weights on all of them, a token before each of the first five blocks, 500 prompts and 100 a stage.
-Our reading, where the two disagree or are silent:
+The paper and the released code disagree in places or leave things open. Our reading:
 
-- The weights are a softmax over cosines; the code multiplies by bare inner products and applies
-  its softmax in the regulariser only. The temperature is ours.
-- The token is put at the end. The code puts it in front of CLS and then goes on reading position
-  0: later queries and the final feature are those of prompt tokens, not of CLS.
-- The regulariser is left out. As released it is the mean of `1 - softmax`, which is `1 - 1 / N`
-  for any weights: a constant without gradient.
-- Earlier prompts do rest. The code marks a copy of them as frozen and trains them on.
-- Rows start orthonormal, which is about as long as the code's, and one linear layer classifies,
-  as in every other method.
+- Weights are a softmax over cosines with a temperature of our choice. The code uses inner products,
+  and a softmax only in its regulariser.
+- The token is added at the end. The code puts it before CLS but goes on reading position 0, so
+  that later queries and the final feature come from prompt tokens.
+- There is no regulariser. The released one is the mean of `1 - softmax`, the constant `1 - 1 / N`.
+- Earlier prompts are frozen. The code freezes only a copy of them.
+- Rows start orthonormal, with about the length that the code gives them, and the head is one linear
+  layer, as in every other method.
 """
 
 from __future__ import annotations
@@ -33,26 +30,24 @@ from sodap.methods.registry import register_method
 
 
 class UniPromptConfig(MethodConfig):
-    """The defaults are the published ones but for the temperature, which is ours."""
+    """Defaults are the published ones, except for the temperature, which is ours."""
 
     pool_size: int = Field(500, ge=1, le=5000, description="prompts in the first stage")
     growth: float = Field(
-        0.2, gt=0, le=1, description="prompts that join at a later stage, as a share of pool_size"
+        0.2, gt=0, le=1, description="prompts added per later stage, as a share of pool_size"
     )
-    layers: int = Field(
-        5, ge=1, description="a token joins before each of the first so many blocks"
-    )
-    temperature: float = Field(0.1, gt=0, description="of the softmax over cosines")
+    layers: int = Field(5, ge=1, description="number of blocks with prompts, from the first")
+    temperature: float = Field(0.1, gt=0, description="temperature of the softmax over cosines")
     faithful: bool = Field(
         False,
-        description="as released: inner products as weights, tokens in front of CLS and read "
-        "in its place, no final norm",
+        description="as released: inner products as weights, prompt tokens before CLS and read in "
+        "its place, no final norm",
     )
 
 
 @register_method
 class UniPrompt(GrowingPrompts):
-    """One pool for all layers, whose weighted sum joins the sequence as a token."""
+    """One pool for all layers, whose weighted sum is added to the sequence as a token."""
 
     name = "uniprompt"
     trains = "newest prompts, keys, head"
@@ -75,16 +70,15 @@ class UniPrompt(GrowingPrompts):
             if layer >= self.config.layers:
                 return tokens
             with torch.autocast(tokens.device.type, enabled=False):
-                prompt = self.weights_of(tokens[:, 0].to(keys.dtype), keys) @ prompts
+                prompt = self.prompt_weights(tokens[:, 0].to(keys.dtype), keys) @ prompts
             token = prompt.to(tokens.dtype).unsqueeze(1)
-            in_order = [token, tokens] if self.config.faithful else [tokens, token]
-            return torch.cat(in_order, dim=1)
+            return torch.cat([token, tokens] if self.config.faithful else [tokens, token], dim=1)
 
         features: Tensor = self.backbone(images, port, norm=not self.config.faithful)
         return features
 
-    def weights_of(self, query: Tensor, keys: Tensor) -> Tensor:
-        """`[B, D], [N, D] -> [B, N]`: every prompt has a part in the answer."""
+    def prompt_weights(self, query: Tensor, keys: Tensor) -> Tensor:
+        """Weights of all prompts: `[B, D], [N, D] -> [B, N]`."""
         if self.config.faithful:
             return query @ keys.mT
         return (cosine_similarity(query, keys) / self.config.temperature).softmax(dim=-1)

@@ -58,7 +58,7 @@ def test_the_order_of_domains_leaves_no_trace(
         learned = build_method(method, options, BACKBONE, 3, Randomness(0))
         assert isinstance(learned, ClosedFormHead)
         for part in order:
-            learned.take_in(*part)
+            learned.update(*part)
         heads.append(learned.solve())
     for weight, bias in heads[1:]:
         torch.testing.assert_close(weight, heads[0][0], rtol=1e-8, atol=1e-8)

@@ -1,13 +1,11 @@
-"""A linear head that is solved for at the end of a stage, not trained: what `ncm` and `slda` share.
+"""Base class of methods that solve for a linear head at the end of a stage (`ncm`, `slda`).
 
-Sums over all domains so far decide the head, so the order of the domains leaves no trace and
-nothing is forgotten.
+The head follows from sums over all domains so far, so the order of the domains does not matter.
 """
 
 from __future__ import annotations
 
 from abc import abstractmethod
-from typing import cast
 
 import torch
 import torch.nn.functional as F
@@ -17,12 +15,12 @@ from sodap.backbones import FrozenViT
 from sodap.methods.base import Batch, Method, MethodConfig, Observations, StageInfo
 from sodap.randomness import Randomness
 
-NEVER = -1e30
-"""The logit of a class of which no image was ever seen: far below all others, yet finite."""
+UNSEEN_LOGIT = -1e30
+"""Logit of a class without any training image: below all others, but finite."""
 
 
 class ClosedFormHead(Method):
-    """Subclasses say what they add up and which head follows from it."""
+    """Linear head computed from sums over the training features of all domains."""
 
     family = "reference"
     trains = "head, in closed form"
@@ -39,30 +37,29 @@ class ClosedFormHead(Method):
         self.register_buffer("bias", torch.zeros(classes))
 
     @abstractmethod
-    def take_in(self, features: Tensor, labels: Tensor) -> None:
-        """Add features `[B, D]` of classes `labels` `[B]` to what is known."""
+    def update(self, features: Tensor, labels: Tensor) -> None:
+        """Add features `[B, D]` with labels `[B]` to the sums."""
 
     @abstractmethod
     def solve(self) -> tuple[Tensor, Tensor]:
-        """The head, `[C, D]` and `[C]`, in float64, that follows from all that was taken in."""
+        """Weight `[C, D]` and bias `[C]` from the sums, in float64."""
 
     def features(self, images: Tensor) -> Tensor:
-        """`[B, D]`, without gradient."""
-        with torch.no_grad():
-            return cast(Tensor, self.backbone(images)).float()
+        """Features `[B, D]` that the head reads."""
+        return self.frozen_features(images)
 
     def forward(self, images: Tensor) -> Tensor:
-        features = self.features(images)  # in the precision in which they were learned from
+        features = self.features(images)  # under autocast, as in `end_stage`
         with torch.autocast(images.device.type, enabled=False):
             return F.linear(features, self.weight, self.bias)
 
     def losses(self, batch: Batch) -> dict[str, Tensor]:
-        """Cross-entropy, for inspection only: nothing is trained with it."""
+        """Cross-entropy for information; it is not minimised."""
         return {"ce": F.cross_entropy(self(batch.images), batch.labels)}
 
     def end_stage(self, number: int, train: Observations, val: Observations) -> StageInfo:
-        for images, labels in train:
-            self.take_in(self.features(images), labels)
+        for features, labels in train.map(self.features):
+            self.update(features, labels)
         weight, bias = self.solve()
         self.weight.copy_(weight)
         self.bias.copy_(bias)
@@ -73,6 +70,6 @@ class ClosedFormHead(Method):
 
 
 def without_unseen(weight: Tensor, bias: Tensor, count: Tensor) -> tuple[Tensor, Tensor]:
-    """A head `[C, D]`, `[C]` that never predicts a class with no image in `count` `[C]`."""
+    """Head `[C, D]`, `[C]` that never predicts a class with `count` `[C]` 0."""
     seen = count > 0
-    return weight * seen[:, None], bias.where(seen, NEVER)
+    return weight * seen[:, None], bias.where(seen, UNSEEN_LOGIT)

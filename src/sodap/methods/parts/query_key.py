@@ -1,25 +1,21 @@
-"""Prompts that are found by their keys: what L2P and DualPrompt have in common.
+"""Base class of L2P and DualPrompt: an image chooses prompts by the similarity of their keys.
 
-The frozen backbone first looks at an image without any prompt. Its feature is the query. The
-prompts whose keys point most nearly the same way take part in a second pass, and a loss of its own
-pulls these keys towards the query.
+The query of an image is its feature from the frozen backbone without prompts. The prompts with the
+most similar keys take part in a second pass, and a loss pulls these keys towards the query.
 """
 
 from __future__ import annotations
-
-from typing import Any
 
 import torch
 from pydantic import Field, ValidationInfo, field_validator
 from torch import Tensor, nn
 
-from sodap.backbones import FrozenViT
-from sodap.methods.base import LinearHead, Method, MethodConfig
-from sodap.randomness import Randomness
+from sodap.methods.base import MethodConfig
+from sodap.methods.parts.linear_head import LinearHeadMethod
 
 
 class QueryKeyConfig(MethodConfig):
-    """What both methods let one choose."""
+    """Options of both methods."""
 
     pool_size: int = Field(10, ge=1, le=100_000, description="prompts in the pool")
     top_k: int = Field(5, ge=1, validate_default=True, description="prompts that an image chooses")
@@ -28,42 +24,30 @@ class QueryKeyConfig(MethodConfig):
     )
     faithful: bool = Field(
         False,
-        description="as published: the batch votes on its prompts, start values from U(-1, 1), "
-        "gradients clipped at norm 1, keys that were never trained can be chosen",
+        description="as published: prompts are chosen by a vote of the batch, initial values are "
+        "U(-1, 1), gradients are clipped at norm 1, and untrained keys can be chosen",
     )
 
     @field_validator("top_k")
     @classmethod
     def _fits_the_pool(cls, top_k: int, others: ValidationInfo) -> int:
         if top_k > others.data.get("pool_size", top_k):
-            raise ValueError(f"a pool of {others.data['pool_size']} has no {top_k} to choose from")
+            raise ValueError(f"must be at most pool_size, which is {others.data['pool_size']}")
         return top_k
 
 
-class QueryKeyMethod(Method):
-    """A query from the frozen backbone, a linear head, and the habits of the published code."""
+class QueryKeyMethod(LinearHeadMethod):
+    """Initial values and gradient clipping of L2P and DualPrompt."""
 
     family = "prompt"
     stores = "nothing"
     config: QueryKeyConfig
 
-    def __init__(
-        self, backbone: FrozenViT, classes: int, randomness: Randomness, config: MethodConfig
-    ) -> None:
-        super().__init__(backbone, classes, randomness, config)
-        self.head = LinearHead(backbone.width, classes, randomness.generator("init head"))
+    def initial(self, generator: torch.Generator, *shape: int) -> Tensor:
+        """Initial values of prompts or keys.
 
-    def query(self, images: Tensor) -> Tensor:
-        """`[B, D]`: the CLS feature of the backbone as it is, without prompts or gradients."""
-        with torch.no_grad():
-            feature: Tensor = self.backbone(images)
-            return feature.float()
-
-    def drawn(self, generator: torch.Generator, *shape: int) -> Tensor:
-        """Start values of prompts or keys.
-
-        Normal with a deviation of 0.02, as a ViT's own tokens start. The published code draws
-        from U(-1, 1): a small learning rate then never leaves the noise of the start.
+        Normal with standard deviation 0.02, as the tokens of a ViT. The published U(-1, 1) is so
+        large that a small learning rate hardly changes it.
         """
         if self.config.faithful:
             return torch.rand(shape, generator=generator) * 2 - 1
@@ -73,32 +57,24 @@ class QueryKeyMethod(Method):
         if self.config.faithful:
             nn.utils.clip_grad_norm_([p for p in self.parameters() if p.requires_grad], 1.0)
 
-    def parameter_groups(self, lr: float, weight_decay: float) -> list[dict[str, Any]]:
-        """Decay on the head's matrix alone: a prompt that no image needs now must not fade."""
-        free = [p for p in self.parameters() if p.requires_grad and p is not self.head.weight]
-        return [
-            {"params": [self.head.weight], "lr": lr, "weight_decay": weight_decay},
-            {"params": free, "lr": lr, "weight_decay": 0.0},
-        ]
 
+def most_similar(similarity: Tensor, count: int, *, vote: bool) -> Tensor:
+    """Indices of the `count` largest entries in each row: `[B, N] -> [B, count]`.
 
-def nearest(likeness: Tensor, count: int, *, vote: bool) -> Tensor:
-    """The `count` best columns of `likeness [B, N]` for each row, `[B, count]`.
-
-    With `vote`, every row gets the columns that most rows of the batch have chosen.
+    With `vote`, every row gets the indices that most rows of the batch have chosen.
     """
-    chosen = likeness.topk(count, dim=-1).indices
+    chosen = similarity.topk(count, dim=-1).indices
     if not vote:
         return chosen
-    votes = torch.zeros_like(likeness).scatter_(1, chosen, 1.0).sum(0)
-    # A stable sort: where votes are equal the first column wins, on every device.
+    votes = torch.zeros_like(similarity).scatter_(1, chosen, 1.0).sum(0)
+    # A stable sort: equal votes go to the lower index on every device.
     winners = votes.sort(descending=True, stable=True).indices[:count]
     return winners.expand_as(chosen)
 
 
-def distance(likeness: Tensor) -> Tensor:
-    """Cosine distance from the queries to their chosen keys: `[B, k]`, summed over k -> scalar.
+def pull_loss(similarity: Tensor) -> Tensor:
+    """Mean over the batch of the summed cosine distances to the chosen keys: `[B, k] -> []`.
 
-    The published term is the negative cosine: the same gradient, another zero.
+    The published term is the negative cosine, which has the same gradient.
     """
-    return (1 - likeness).sum(1).mean()
+    return (1 - similarity).sum(1).mean()
