@@ -229,7 +229,7 @@ class Method(nn.Module, ABC):
 
 
 class LinearHead(nn.Linear):
-    """Linear classifier with small initial weights that always computes in float32."""
+    """Linear classifier with small initial weights that always computes in full precision."""
 
     def __init__(self, width: int, classes: int, generator: torch.Generator) -> None:
         super().__init__(width, classes)
@@ -238,9 +238,9 @@ class LinearHead(nn.Linear):
             self.bias.zero_()
 
     def forward(self, features: Tensor) -> Tensor:
-        """Features `[B, D]` -> logits `[B, C]`, in float32 even under autocast."""
+        """Features `[B, D]` -> logits `[B, C]`, in the precision of the weights even under autocast."""
         with torch.autocast(features.device.type, enabled=False):
-            return super().forward(features.float())
+            return super().forward(features.to(self.weight.dtype))
 
 
 def tensor_bytes(*modules: nn.Module) -> int:

@@ -81,12 +81,10 @@ class PseudoReplay(nn.Module):
         # Each observed class has weight 1, divided among its stages by their number of features.
         weight = count / count.sum(dim=0).clamp(min=1)
         stage, label = torch.nonzero(count, as_tuple=True)
-        return Gaussians(
-            weight[stage, label].float(),
-            mean[stage, label].float(),
-            std[stage, label].float(),
-            label,
+        weight, mean, std = (
+            each[stage, label].to(torch.get_default_dtype()) for each in (weight, mean, std)
         )
+        return Gaussians(weight, mean, std, label)
 
     def _kept(self) -> Iterator[ClassStatistics]:
         return (cast(ClassStatistics, stage) for stage in self.stages)

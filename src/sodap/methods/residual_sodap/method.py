@@ -91,7 +91,7 @@ class ResidualSodap(Method):
         c, backbone = self.config, self.backbone
         forward = backbone.along_cls if c.backprop == "cls_row" else backbone
         features: Tensor = forward(images, cls=prompts.cls, norm=c.feature_norm)
-        return features.float(), prompts
+        return features.to(self.head.weight.dtype), prompts
 
     def forward(self, images: Tensor) -> Tensor:
         logits: Tensor = self.head(self.features(images)[0])
