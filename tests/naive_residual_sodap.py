@@ -29,10 +29,11 @@ def entmax(rows: Tensor, alpha: float = 1.5) -> Tensor:
         enough = (factor * (fixed - tau)).clamp(min=0).pow(power).sum(-1, keepdim=True) >= 1
         low, high = torch.where(enough, tau, low), torch.where(enough, high, tau)
     # A Newton step at the root leaves its value and gives τ its derivative.
-    slope = factor * power * (factor * (fixed - low)).clamp(min=0).pow(power - 1)
-    total = (factor * (rows - low)).clamp(min=0).pow(power).sum(-1, keepdim=True)
+    slope: Tensor = factor * power * (factor * (fixed - low)).clamp(min=0).pow(power - 1)
+    total: Tensor = (factor * (rows - low)).clamp(min=0).pow(power).sum(-1, keepdim=True)
     tau = low + (total - 1) / slope.sum(-1, keepdim=True)
-    return (factor * (rows - tau)).clamp(min=0).pow(power)
+    weights: Tensor = (factor * (rows - tau)).clamp(min=0).pow(power)
+    return weights
 
 
 def cosines(a: Tensor, b: Tensor) -> Tensor:

@@ -146,7 +146,8 @@ class Oracle:
                 {"params": others, "weight_decay": 0.0},
             ]
         )
-        best, best_epoch, kept = -1.0, 0, ({}, {})
+        best, best_epoch = -1.0, 0
+        kept: list[dict[str, Tensor]] = []
         for epoch in range(1, TRAINING.epochs + 1):
             for group in optimizer.param_groups:
                 decay = 0.5 * (1 + math.cos(math.pi * (epoch - 1) / TRAINING.epochs))
@@ -158,9 +159,9 @@ class Oracle:
             score = f1_score(domain.val.labels, self.answers(domain.val), average="macro")
             if score > best:
                 best, best_epoch = score, epoch
-                kept = tuple(  # type: ignore[assignment]
+                kept = [
                     {k: v.detach().clone() for k, v in part.items()} for part in (naive.p, naive.m)
-                )
+                ]
             if epoch - best_epoch >= TRAINING.patience:
                 break
         for part, values in zip((naive.p, naive.m), kept, strict=True):
@@ -229,7 +230,7 @@ def test_three_stages(literal: bool, fast: bool, double: None) -> None:
         compare_steps(teaching.steps, after.steps)
         compare_state(teaching.method, after.naive)
         for tested, answers in zip(STREAM.domains, after.answers, strict=True):  # a row of R
-            assert torch.equal(teaching.learner.evaluate(tested).answers.classes, answers)
+            assert torch.equal(teaching.learner.evaluate(tested).predictions.classes, answers)
 
 
 def same(found: Any, expected: Any, what: str) -> None:
