@@ -37,7 +37,7 @@ def entmax(rows: Tensor, alpha: float = 1.5) -> Tensor:
 
 
 def cosines(a: Tensor, b: Tensor) -> Tensor:
-    return (a @ b.T) / (a.norm(dim=1)[:, None] * b.norm(dim=1))
+    return F.normalize(a, dim=1) @ F.normalize(b, dim=1).T
 
 
 def distillation(teacher: Tensor, student: Tensor, T: float = 2.0) -> Tensor:
@@ -57,6 +57,7 @@ class Naive:
     literal: bool
     min_growth: int
     group: int  # images of a usage vector
+    tau_s: float = 0.01
     stage: int = 0
     frozen: list[tuple[Tensor, Tensor]] = field(default_factory=list)  # keys and values by stage
     teacher: tuple[Tensor, Tensor] = (torch.empty(0), torch.empty(0))
@@ -171,7 +172,7 @@ class Naive:
         w = usage / sets  # (16)
         H, S = (
             -float((w * (w + 1e-10).log()).sum()),
-            set((usage > 0.01).nonzero().flatten().tolist()),
+            set((usage > self.tau_s).nonzero().flatten().tolist()),
         )
         past, D = window[-99:], 0.0
         if past:

@@ -32,7 +32,8 @@ SMALL = {
     "bottleneck": 16,
     "memory_slots": 3,
     "drift_batch": 4,
-    "drift": {"min_growth": 2},
+    # Above the mean weight of a prompt in the whole pool, below that in its own set.
+    "drift": {"min_growth": 2, "usage_threshold": 0.1},
 }
 LITERAL = {
     "context": "cls",
@@ -42,7 +43,13 @@ LITERAL = {
     "feature_norm": False,
     "drift_batch": 0,
     "drift_skip_first": False,
-    "drift": {"min_growth": 2, "min_entries": 1, "std_floor": 0.0, "threshold": 0.7},
+    "drift": {
+        "min_growth": 2,
+        "usage_threshold": 0.1,
+        "min_entries": 1,
+        "std_floor": 0.0,
+        "threshold": 0.7,
+    },
 }
 
 
@@ -117,6 +124,7 @@ class Oracle:
             literal,
             min_growth=config.drift.min_growth,
             group=config.drift_batch,
+            tau_s=config.drift.usage_threshold,
         )
         self.steps: list[Step] = []
 

@@ -15,8 +15,10 @@ def selection_entropy(usage: NDArray[np.float64]) -> NDArray[np.float64]:
     return entropy
 
 
-def usage_set(usage: NDArray[np.float64], threshold: float) -> NDArray[np.bool_]:
-    """Usage set S = {i: w_i > τ_s} as a mask `[..., N]`."""
+def usage_set(
+    usage: NDArray[np.float64], threshold: float | NDArray[np.floating]
+) -> NDArray[np.bool_]:
+    """Usage set S = {i: w_i > τ_s} as a mask `[..., N]`; τ_s is a number, or one per prompt."""
     return usage > threshold
 
 

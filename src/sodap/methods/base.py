@@ -238,7 +238,7 @@ class LinearHead(nn.Linear):
             self.bias.zero_()
 
     def forward(self, features: Tensor) -> Tensor:
-        """Features `[B, D]` -> logits `[B, C]`, in the precision of the weights even under autocast."""
+        """Features `[B, D]` -> logits `[B, C]`, in the precision of the weights."""
         with torch.autocast(features.device.type, enabled=False):
             return super().forward(features.to(self.weight.dtype))
 

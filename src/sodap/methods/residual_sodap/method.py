@@ -27,6 +27,7 @@ from sodap.drift import (
     expansion,
     null_band,
     should_expand,
+    usage_set,
 )
 from sodap.methods.base import (
     Asset,
@@ -209,11 +210,12 @@ class ResidualSodap(Method):
             if statistics is not None:
                 statistics.update(features, labels)
         usage, within = means.stacked().double().cpu().unbind(1)  # [groups, L, N]
-        used = within > usage_threshold(self.prompter.groups, self.config.drift)
+        threshold = usage_threshold(self.prompter.groups, self.config.drift)
+        used = usage_set(within.numpy(), threshold.numpy())
         detector = DriftDetector(
             len(self.drift_layers), self.prompter.pool.size, self.config.drift, window
         )
-        return detector.scan(usage.numpy(), used.numpy())
+        return detector.scan(usage.numpy(), used)
 
     def _features_and_usage(self, images: Tensor) -> tuple[Tensor, Tensor]:
         """Features `[B, D]`, and prompt usage of the scored layers `[B, 2, L, N]`."""
