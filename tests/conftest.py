@@ -18,10 +18,11 @@ from sodap.methods import Batch, Method, Observations
 from sodap.streams import Stream
 from sodap.testing import tiny_split, tiny_stream
 
-# The same examples every time: who changed nothing sees nothing fail. To look for new ones:
-# pytest --hypothesis-profile=default
-hypothesis.settings.register_profile("steady", derandomize=True)
-hypothesis.settings.load_profile("steady")
+# The same examples in every run, so that a failure comes from a change of the code. To search for
+# new examples: pytest --hypothesis-profile=search. No deadlines: the machine may be busy.
+hypothesis.settings.register_profile("same", derandomize=True, deadline=None)
+hypothesis.settings.register_profile("search", deadline=None)
+hypothesis.settings.load_profile("same")
 
 make_split = tiny_split
 make_stream = tiny_stream

@@ -188,7 +188,7 @@ SETTINGS = st.builds(
 
 
 @given(sequence=SEQUENCES, chosen=SETTINGS)
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=150)
 def test_a_score_is_always_a_number(sequence: Usage, chosen: DriftSettings) -> None:
     _, layers, prompts = sequence.shape
     detector = DriftDetector(layers, prompts, chosen)
@@ -201,7 +201,7 @@ def test_a_score_is_always_a_number(sequence: Usage, chosen: DriftSettings) -> N
 
 
 @given(seed=st.integers(0, 10_000), cut=st.integers(0, 12))
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=40)
 def test_a_sequence_may_be_scanned_in_pieces(seed: int, cut: int) -> None:
     sequence = usages(seed, batches=12)
     whole, pieces = DriftDetector(3, 12), DriftDetector(3, 12)
@@ -210,7 +210,7 @@ def test_a_sequence_may_be_scanned_in_pieces(seed: int, cut: int) -> None:
 
 
 @given(seed=st.integers(0, 10_000))
-@settings(max_examples=30, deadline=None)
+@settings(max_examples=30)
 def test_the_order_of_prompts_and_of_layers_does_not_matter(seed: int) -> None:
     sequence = usages(seed, batches=10)
     generator = np.random.default_rng(seed)

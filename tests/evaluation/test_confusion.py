@@ -27,7 +27,7 @@ ITEMS = st.lists(
 
 
 @given(items=ITEMS)
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=100)
 def test_it_agrees_with_scikit_learn(items: list[tuple[int, int]]) -> None:
     labels, predictions = (list(column) for column in zip(*items, strict=True))
     confusion = confusion_matrix(labels, predictions, CLASSES)
@@ -54,7 +54,7 @@ def test_it_agrees_with_scikit_learn(items: list[tuple[int, int]]) -> None:
         lambda n: arrays.arrays(np.int64, (n, n), elements=st.integers(0, 1000))
     )
 )
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=100)
 def test_no_number_is_ever_nan(confusion: NDArray[np.int64]) -> None:
     if not confusion.any():
         for metric in (accuracy, recall_per_class, macro_f1, quadratic_kappa):

@@ -57,7 +57,7 @@ def likeness_in_numpy(query: Tensor, keys: Tensor) -> NDArray[np.float64]:
 # ---------------------------------------------------------------- matching
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=40)
 @given(
     seed=st.integers(0, 10_000),
     batch=st.integers(1, 6),
@@ -78,7 +78,7 @@ def test_the_nearest_keys(seed: int, batch: int, pool: int, data: st.DataObject)
     np.testing.assert_allclose(np.take_along_axis(expected, chosen, 1), best, atol=1e-6)
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=40)
 @given(seed=st.integers(0, 10_000), batch=st.integers(1, 9), count=st.integers(1, 5))
 def test_a_vote(seed: int, batch: int, count: int) -> None:
     likeness = torch.rand(batch, 5, generator=torch.Generator().manual_seed(seed))

@@ -76,7 +76,7 @@ def test_batches_give_the_moments_of_two_passes_and_of_welford(batch: int) -> No
 @given(
     seed=st.integers(0, 2**20), items=st.integers(0, 40), cut=st.integers(0, 40), parts=st.data()
 )
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 def test_neither_order_nor_batching_leaves_a_trace(
     seed: int, items: int, cut: int, parts: st.DataObject
 ) -> None:
@@ -96,7 +96,7 @@ def test_neither_order_nor_batching_leaves_a_trace(
 
 
 @given(seed=st.integers(0, 2**20), sizes=st.tuples(*[st.integers(0, 20)] * 3))
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 def test_merging_is_associative(seed: int, sizes: tuple[int, int, int]) -> None:
     a, b, c = (learned(features_and_labels(seed + i, size)) for i, size in enumerate(sizes))
     left = copy.deepcopy(a)

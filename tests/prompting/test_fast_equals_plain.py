@@ -94,7 +94,7 @@ def combinations() -> st.SearchStrategy[dict[str, Any]]:
     return st.fixed_dictionaries({name: st.sampled_from(sorted(v)) for name, v in values.items()})
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=40)
 @given(combinations(), st.sampled_from(STAGES))
 def test_combinations_of_options(options: dict[str, Any], stages: int) -> None:
     assert_same(aged(stages, **options))

@@ -233,7 +233,7 @@ def test_flips_flip_half_of_the_images() -> None:
     assert 900 < seen[:, 0, 0, 1].count_nonzero() < 1100
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(
     st.builds(
         Augmentation,

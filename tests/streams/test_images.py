@@ -339,7 +339,7 @@ def contents() -> dict[str, bytes]:
 CONTENTS = contents()
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=150)
 @given(st.sampled_from(sorted(CONTENTS)), st.data())
 @pytest.mark.filterwarnings("ignore")
 def test_damaged_bytes_are_an_image_or_one_sentence(suffix: str, data: st.DataObject) -> None:

@@ -9,7 +9,7 @@ from collections import Counter, defaultdict
 from pathlib import Path
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from sodap.errors import SodapError
@@ -53,7 +53,6 @@ def unit(one: Item) -> str:
     return one.group if one.group is not None else f"file {one.path}"
 
 
-@settings(deadline=None)
 @given(collections(), st.integers(0, 3))
 def test_no_group_is_on_two_sides(items: list[Item], seed: int) -> None:
     sides = defaultdict(set)
@@ -64,7 +63,6 @@ def test_no_group_is_on_two_sides(items: list[Item], seed: int) -> None:
     assert all(len(kinds) == 1 for kinds in sides.values())
 
 
-@settings(deadline=None)
 @given(collections(), st.booleans(), st.randoms(use_true_random=False))
 def test_the_deal_does_not_depend_on_the_order(
     items: list[Item], grouped: bool, shuffle: random.Random
@@ -78,7 +76,6 @@ def test_the_deal_does_not_depend_on_the_order(
     assert deal(items) == deal(mixed)
 
 
-@settings(deadline=None)
 @given(
     collections(pure=True),
     st.sampled_from([(8, 1, 1), (70, 15, 15), (6, 2, 2), (1, 1, 1), (9, 1, 0)]),
@@ -182,7 +179,6 @@ def test_undersampling_counts_exactly(
 text = st.text(st.characters(exclude_categories=["Cs"], exclude_characters="\0\r"), max_size=12)
 
 
-@settings(deadline=None)
 @given(
     rows=st.lists(
         st.builds(SplitRow, text, text, text, text, text, st.sampled_from(SPLITS)),

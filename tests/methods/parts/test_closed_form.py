@@ -45,7 +45,7 @@ def drawn(seed: int, count: int) -> tuple[Tensor, Tensor]:
 
 
 @every_one
-@settings(max_examples=5, deadline=None)
+@settings(max_examples=5)
 @given(sizes=st.lists(st.integers(1, 40), min_size=2, max_size=4), seed=st.integers(0, 99))
 def test_the_order_of_domains_leaves_no_trace(
     method: str, options: dict[str, Any], sizes: list[int], seed: int

@@ -32,7 +32,7 @@ def passed(size: int, batches: list[int], draws: Tensor) -> Reservoir:
     batches=st.lists(st.integers(1, 9), min_size=1, max_size=6),
     seed=st.integers(0, 10**6),
 )
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 def test_the_algorithm_one_item_at_a_time(size: int, batches: list[int], seed: int) -> None:
     chance = random.Random(seed)
     draws = [chance.random() for _ in range(sum(batches))]

@@ -38,7 +38,7 @@ def test_the_solution_is_ridge_regression(penalty: float) -> None:
 
 
 @given(st.permutations(range(24)), st.integers(1, 24))
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=25)
 def test_neither_order_nor_batches_matter(order: list[int], parts: int) -> None:
     features, labels = data(24)
     whole = taken(features, labels)

@@ -49,7 +49,7 @@ def rows(draw: st.DrawFn) -> Tensor:
 alphas = st.sampled_from(ALPHAS)
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(rows(), alphas, st.sampled_from([0.3, 1.0, 1.5]))
 def test_equals_bisection(logits: Tensor, alpha: float, temperature: float) -> None:
     weights = entmax(logits, alpha, temperature=temperature)
@@ -57,7 +57,7 @@ def test_equals_bisection(logits: Tensor, alpha: float, temperature: float) -> N
     torch.testing.assert_close(weights.sum(-1), torch.ones(3, dtype=torch.float64))
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=40)
 @given(rows(), alphas)
 def test_paper_prints_the_temperature_alpha(logits: Tensor, alpha: float) -> None:
     printed = np.stack([oracle(row, alpha, (alpha - 1) / alpha) for row in logits.numpy()])
@@ -65,7 +65,7 @@ def test_paper_prints_the_temperature_alpha(logits: Tensor, alpha: float) -> Non
     torch.testing.assert_close(ours, torch.from_numpy(printed), atol=1e-8, rtol=1e-6)
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=40)
 @given(rows(), alphas, st.randoms(use_true_random=False), st.floats(-100, 100))
 def test_order_shift_and_neighbours_do_not_matter(
     logits: Tensor, alpha: float, random: Random, shift: float

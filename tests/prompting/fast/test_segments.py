@@ -41,7 +41,7 @@ def problems(draw: st.DrawFn) -> tuple[Tensor, list[int]]:
 alphas, temperatures = st.sampled_from(ALPHAS), st.sampled_from([0.3, 1.0, 1.5])
 
 
-@settings(max_examples=80, deadline=None)
+@settings(max_examples=80)
 @given(
     problems(),
     alphas,
@@ -87,7 +87,7 @@ def test_equals_one_problem_for_each_segment(
         )
 
 
-@settings(max_examples=30, deadline=None)
+@settings(max_examples=30)
 @given(problems(), alphas)
 def test_a_row_does_not_depend_on_the_others(
     problem: tuple[Tensor, list[int]], alpha: float

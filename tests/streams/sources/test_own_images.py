@@ -153,7 +153,7 @@ def test_notes_beside_the_images_are_no_matter(place: str, tmp_path: Path) -> No
 names = st.text(st.characters(categories=["Ll", "Lu", "Nd"]), min_size=1, max_size=6)
 
 
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=25)
 @given(
     places=st.sets(
         st.tuples(names, st.sampled_from(["x", "y", "z"]), st.integers(0, 9)),
