@@ -22,7 +22,7 @@ import sodap.streams.registry as stream_registry
 from sodap.drift import DriftSettings
 from sodap.errors import SodapError
 from sodap.learning import Learner, Training, load
-from sodap.methods import ResidualSodapConfig
+from sodap.methods.residual_sodap import ResidualSodapConfig
 from sodap.streams import load_stream, make_plan
 from sodap.streams.check import check_plan
 from sodap.version import __version__

@@ -9,7 +9,8 @@ from sodap.errors import SodapError
 from sodap.execution import CannotCaptureError, StepResult, TrainStep
 from sodap.learning import Learner, Training
 from sodap.learning.progress import snapshot
-from sodap.methods import Batch, Observations, Sequential
+from sodap.methods import Batch, Observations
+from sodap.methods.sequential import Sequential
 from sodap.streams import Augmentation, Stream
 
 AUGMENTATION = Augmentation(rotate=20, brightness=0.2)

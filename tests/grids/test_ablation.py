@@ -23,7 +23,7 @@ from sodap.grids import GridCallback, Task
 from sodap.grids.ablation import EXTRA, FULL, REMOVALS, Ablation, Variant, parts_of
 from sodap.grids.ablation_table import as_csv, as_markdown, table_of, write_table
 from sodap.grids.workers import TaskResult, _attempt
-from sodap.methods import ResidualSodap, ResidualSodapConfig
+from sodap.methods.residual_sodap import ResidualSodap, ResidualSodapConfig
 from sodap.randomness import Randomness
 from sodap.runs import run
 from sodap.storage import write_json

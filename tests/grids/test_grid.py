@@ -23,7 +23,8 @@ from sodap.errors import SodapError, TrainingBrokeError
 from sodap.grids import Grid, GridCallback, Task, grid_names, read_grid
 from sodap.grids.variants import Entry, read_entry
 from sodap.grids.workers import TaskResult, _attempt
-from sodap.methods import Sequential, find_method, method_names
+from sodap.methods import find_method, method_names
+from sodap.methods.sequential import Sequential
 from sodap.runs import RunCallback, run
 from sodap.storage import folder_lock, write_json
 from sodap.streams import Stage, Stream

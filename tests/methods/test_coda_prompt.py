@@ -11,7 +11,7 @@ from torch.nn import functional as F
 
 from sodap.errors import SodapError
 from sodap.learning import Learner, Training, load
-from sodap.methods import CodaPrompt
+from sodap.methods.coda_prompt import CodaPrompt
 from sodap.streams import Stream
 
 TRAINING = Training(epochs=2, patience=2, batch_size=12, lr=0.01, weight_decay=0.5)

@@ -11,7 +11,8 @@ from tests.conftest import NO_IMAGES, make_batch
 from torch import Tensor
 
 from sodap.learning import Learner, Training
-from sodap.methods import Batch, Der
+from sodap.methods import Batch
+from sodap.methods.der import Der
 from sodap.streams import Stream
 
 TRAINING = Training(epochs=1, batch_size=16)

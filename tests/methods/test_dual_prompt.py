@@ -14,7 +14,8 @@ from torch import Tensor
 from sodap.backbones import FrozenViT, build_backbone
 from sodap.errors import SodapError
 from sodap.learning import Learner, Training, load
-from sodap.methods import DualPrompt, build_method
+from sodap.methods import build_method
+from sodap.methods.dual_prompt import DualPrompt
 from sodap.randomness import Randomness
 from sodap.streams import Stream
 

@@ -11,8 +11,7 @@ from torch import Tensor, nn
 from torch.nn.utils import parameters_to_vector
 
 from sodap.learning import Learner, Training
-from sodap.methods import OnlineEwc
-from sodap.methods.ewc import CHUNK, Kind, squared_scores
+from sodap.methods.ewc import CHUNK, Kind, OnlineEwc, squared_scores
 from sodap.streams import Stream
 
 TRAINING = Training(epochs=1, batch_size=16, weight_decay=0.5)

@@ -12,7 +12,8 @@ from tests.conftest import NO_IMAGES, make_batch
 
 from sodap.errors import SodapError
 from sodap.learning import Learner, Training, load
-from sodap.methods import Finetune, find_method
+from sodap.methods import find_method
+from sodap.methods.finetune import Finetune
 from sodap.runs import RunConfig, run
 from sodap.streams import Stream
 

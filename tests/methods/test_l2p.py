@@ -17,7 +17,8 @@ from torch import Tensor
 from sodap.backbones import FrozenViT, build_backbone
 from sodap.errors import SodapError
 from sodap.learning import Learner, Training, load
-from sodap.methods import L2P, build_method
+from sodap.methods import build_method
+from sodap.methods.l2p import L2P
 from sodap.methods.parts.query_key import most_similar
 from sodap.methods.parts.similarity import cosine_similarity
 from sodap.randomness import Randomness

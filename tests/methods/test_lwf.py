@@ -8,7 +8,7 @@ from tests.conftest import NO_IMAGES, make_batch
 from torch import Tensor
 
 from sodap.learning import Learner, Training
-from sodap.methods import Lwf
+from sodap.methods.lwf import Lwf
 from sodap.streams import Stream
 
 TRAINING = Training(epochs=1, batch_size=16)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import subprocess
 import sys
 import warnings
 from collections.abc import Callable
@@ -13,10 +14,12 @@ from typing import Any
 import pytest
 import torch
 
+import sodap.methods
 import sodap.methods.registry as registry
 from sodap.errors import SodapError
 from sodap.learning import Learner
-from sodap.methods import Method, Sequential, build_method, find_method, method_names
+from sodap.methods import Method, build_method, find_method, method_names
+from sodap.methods.sequential import Sequential
 from sodap.plugins import BrokenPluginWarning, load_plugins
 from sodap.randomness import Randomness
 from sodap.testing import CHECKS, NEEDS_GPU, SLOW, Trial
@@ -71,6 +74,31 @@ def test_unknown_methods_and_options() -> None:
         build_method("residual-sodap", {"contxt": "cls"}, backbone, 2, Randomness(0))
     with pytest.raises(SodapError, match="option 'pool_size' of residual-sodap"):
         build_method("residual-sodap", {"pool_size": 0}, backbone, 2, Randomness(0))
+
+
+def test_built_in_methods_are_where_the_registry_says() -> None:
+    for name, place in registry.BUILT_IN.items():
+        method = find_method(name)
+        assert (method.name, f"{method.__module__}:{method.__name__}") == (name, place)
+        assert getattr(sodap.methods, method.__name__) is method
+    with pytest.raises(AttributeError, match="no attribute 'Nothing'"):
+        _ = sodap.methods.Nothing
+
+
+def test_names_are_known_without_torch() -> None:
+    code = (
+        "import sys\n"
+        "from sodap import SodapError\n"
+        "from sodap.methods import find_method, method_names\n"
+        "assert 'ridge' in method_names()\n"
+        "try: find_method('nothing')\n"
+        "except SodapError: pass\n"
+        "print('torch' in sys.modules, find_method('ridge').__name__, 'torch' in sys.modules)"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, check=True, timeout=300
+    )
+    assert done.stdout.split() == ["False", "Ridge", "True"]
 
 
 # ------------------------------------------------------------------ other packages
@@ -128,18 +156,18 @@ def test_a_plugin_may_use_the_decorator_as_well(announce: Announce) -> None:
     assert find_method("foreign") is Foreign
     with pytest.raises(ValueError, match="'foreign' is registered already"):
         registry.register_method(type("Other", (Foreign,), {}))
-    with pytest.raises(TypeError, match=r"Unfinished does not fill .*: no forward, losses"):
+    with pytest.raises(TypeError, match=r"Unfinished .*: define forward, losses"):
         registry.register_method(Unfinished)
-    with pytest.raises(TypeError, match=r"Silent does not fill .*: no name, stores"):
+    with pytest.raises(TypeError, match=r"Silent .*: define name, stores"):
         registry.register_method(type("Silent", (Foreign,), {"stores": "", "name": ""}))
 
 
 @pytest.mark.parametrize(
     ("thing", "reason"),
     [
-        ("a string", "it is no class that extends"),
-        (Learner, "it is no class that extends"),
-        (Unfinished, "Unfinished does not fill the contract"),
+        ("a string", "it is not a subclass of sodap.methods.Method"),
+        (Learner, "it is not a subclass of sodap.methods.Method"),
+        (Unfinished, "Unfinished is not a complete method"),
         (Second, "'ridge' is registered already"),
         (None, "module 'other_package' has no attribute 'odd'"),
     ],

@@ -21,7 +21,8 @@ from sodap.backbones import FrozenViT, build_backbone
 from sodap.backbones.weights import load_weights
 from sodap.errors import SodapError
 from sodap.learning import Learner, Training, load
-from sodap.methods import MoeAdapters, build_method
+from sodap.methods import build_method
+from sodap.methods.moe_adapters import MoeAdapters
 from sodap.methods.parts.experts import DomainRouter, ExpertBlock, Gates, top_gates
 from sodap.methods.parts.text_head import TextHead
 from sodap.randomness import Randomness

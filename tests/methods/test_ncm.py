@@ -12,7 +12,8 @@ from torch import Tensor
 
 from sodap.backbones import build_backbone
 from sodap.learning import Learner
-from sodap.methods import NearestClassMean, build_method
+from sodap.methods import build_method
+from sodap.methods.ncm import NearestClassMean
 from sodap.randomness import Randomness
 from sodap.streams import Stream
 

@@ -10,8 +10,13 @@ from torch.nn import functional as F
 
 from sodap.errors import SodapError
 from sodap.learning import Learner, Training
-from sodap.methods import OSPrompt, OSPromptPlus
-from sodap.methods.os_prompt import QueriedPrefixes, feature_distance, similarity_distance
+from sodap.methods.os_prompt import (
+    OSPrompt,
+    OSPromptPlus,
+    QueriedPrefixes,
+    feature_distance,
+    similarity_distance,
+)
 from sodap.streams import Stream
 
 TRAINING = Training(epochs=2, patience=2, batch_size=12, lr=0.01, weight_decay=0.5)

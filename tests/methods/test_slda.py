@@ -14,7 +14,8 @@ from torch import Tensor
 from sodap.backbones import FrozenViT, build_backbone
 from sodap.errors import SodapError
 from sodap.learning import Learner
-from sodap.methods import StreamingLDA, build_method
+from sodap.methods import build_method
+from sodap.methods.slda import StreamingLDA
 from sodap.randomness import Randomness
 from sodap.streams import Stream
 

@@ -8,7 +8,7 @@ from tests.conftest import make_batch, make_stream
 from torch import Tensor
 
 from sodap.learning import Learner, Training
-from sodap.methods import UniPrompt
+from sodap.methods.uniprompt import UniPrompt
 from sodap.streams import Stream
 
 TRAINING = Training(epochs=2, patience=2, batch_size=12, lr=0.01, weight_decay=0.5)

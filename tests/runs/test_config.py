@@ -8,7 +8,8 @@ from pydantic import Field
 
 from sodap.errors import SodapError
 from sodap.learning import Training
-from sodap.methods import MethodConfig, Sequential, find_method, method_names, registry
+from sodap.methods import MethodConfig, find_method, method_names, registry
+from sodap.methods.sequential import Sequential
 from sodap.runs import RunConfig, load_config, read_recipe, recipe_names
 from sodap.runs.config import difference
 from sodap.streams import Augmentation

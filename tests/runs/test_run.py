@@ -17,7 +17,7 @@ from tests.conftest import make_stream
 import sodap
 from sodap.errors import SodapError
 from sodap.evaluation import accuracy, summary
-from sodap.methods import Sequential
+from sodap.methods.sequential import Sequential
 from sodap.runs import RunCallback, RunConfig, checkpoint, evidence, load_config, run, run_log
 from sodap.runs.environment import environment
 from sodap.runs.evidence import read_steps

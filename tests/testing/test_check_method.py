@@ -15,8 +15,8 @@ from torch import Tensor, nn
 import sodap.methods.registry as registry
 from sodap.backbones import FrozenViT
 from sodap.errors import SodapError
-from sodap.methods import Asset, Batch, MethodConfig, Observations, Sequential, StageInfo
-from sodap.methods.sequential import SequentialConfig
+from sodap.methods import Asset, Batch, MethodConfig, Observations, StageInfo
+from sodap.methods.sequential import Sequential, SequentialConfig
 from sodap.randomness import Randomness
 from sodap.testing import CHECKS, NEEDS_GPU, SLOW, BrokenPromise, Trial, check_method, tiny_stream
 

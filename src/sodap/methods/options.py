@@ -1,4 +1,4 @@
-"""Every option of a method as a row to read: name, default, what it may be, what it means."""
+"""Options of a method as rows of a table: name, default, bounds and meaning."""
 
 from __future__ import annotations
 
@@ -15,19 +15,19 @@ _SIGNS = {"ge": "≥", "gt": ">", "le": "≤", "lt": "<"}
 
 @dataclass(frozen=True)
 class Option:
-    """One thing that can be set with `KEY=VALUE`."""
+    """An option that can be set with `KEY=VALUE`."""
 
     name: str
-    """With dots where settings lie in settings: `drift.window`."""
+    """Nested options have dots: `drift.window`."""
     default: str
-    """A dash where there is none."""
+    """The default as a user would type it; a dash if there is none."""
     bounds: str
-    """What it may be: `float, > 0, ≤ 4`, or the words to choose from, `a | b`."""
+    """Type and bounds, `float, > 0, ≤ 4`, or the values to choose from, `a | b`."""
     meaning: str
 
 
 def options_of(config: type[BaseModel], prefix: str = "") -> Iterator[Option]:
-    """All options in the order in which they are written, nested ones in the place of theirs."""
+    """All options of a config in the order of their definition, nested ones included."""
     for name, field in config.model_fields.items():
         nested = _model(field.annotation)
         if nested is not None:
@@ -38,7 +38,7 @@ def options_of(config: type[BaseModel], prefix: str = "") -> Iterator[Option]:
 
 
 def _model(annotation: Any) -> type[BaseModel] | None:
-    """The model behind an annotation, also where it may be None."""
+    """The nested config in an annotation `Config` or `Config | None`, if there is one."""
     for kind in (annotation, *get_args(annotation)):
         if isinstance(kind, type) and issubclass(kind, BaseModel):
             return kind
@@ -46,7 +46,7 @@ def _model(annotation: Any) -> type[BaseModel] | None:
 
 
 def _word(value: Any) -> str:
-    """A value as one would type it after `=`."""
+    """A value as a user would type it after `=`."""
     if value is None or isinstance(value, bool):
         return str(value).lower()
     if isinstance(value, float):
@@ -67,7 +67,7 @@ def _bounds(field: FieldInfo) -> str:
 
 
 def _kind(annotation: Any) -> str:
-    """What a value is, in a word: `int`, `true | false`, `a | b`, `list of int`."""
+    """Type of a value in words: `int`, `true | false`, `a | b`, `list of int`."""
     origin, parts = get_origin(annotation), get_args(annotation)
     if annotation is bool:
         return "true | false"

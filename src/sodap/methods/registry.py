@@ -1,57 +1,90 @@
-"""Methods by name: a new one is one decorated class, here or in a package that announces it."""
+"""Methods by name: the built-in ones, and those that other packages register."""
 
 from __future__ import annotations
 
 import inspect
 from collections.abc import Mapping
-from typing import Any, TypeVar
+from importlib import import_module
+from typing import TYPE_CHECKING, Any, TypeVar, cast
 
 from pydantic import ValidationError
 
-from sodap.backbones import FrozenViT
 from sodap.errors import SodapError
-from sodap.methods.base import Method
 from sodap.plugins import load_plugins
-from sodap.randomness import Randomness
+
+if TYPE_CHECKING:  # importing torch takes seconds and is not needed to look up a name
+    from sodap.backbones import FrozenViT
+    from sodap.methods.base import Method
+    from sodap.randomness import Randomness
 
 PLUGINS = "sodap.methods"
-"""The group of entry points through which other packages add methods."""
+"""Entry point group through which other packages add methods."""
+
+BUILT_IN = {
+    "coda-prompt": "sodap.methods.coda_prompt:CodaPrompt",
+    "der++": "sodap.methods.der:Der",
+    "dual-prompt": "sodap.methods.dual_prompt:DualPrompt",
+    "finetune": "sodap.methods.finetune:Finetune",
+    "joint": "sodap.methods.joint:Joint",
+    "l2p": "sodap.methods.l2p:L2P",
+    "lwf": "sodap.methods.lwf:Lwf",
+    "moe-adapters": "sodap.methods.moe_adapters:MoeAdapters",
+    "ncm": "sodap.methods.ncm:NearestClassMean",
+    "online-ewc": "sodap.methods.ewc:OnlineEwc",
+    "os-prompt": "sodap.methods.os_prompt:OSPrompt",
+    "os-prompt++": "sodap.methods.os_prompt:OSPromptPlus",
+    "residual-sodap": "sodap.methods.residual_sodap.method:ResidualSodap",
+    "ridge": "sodap.methods.ridge:Ridge",
+    "rp-ridge": "sodap.methods.ridge:ProjectedRidge",
+    "sequential": "sodap.methods.sequential:Sequential",
+    "slda": "sodap.methods.slda:StreamingLDA",
+    "uniprompt": "sodap.methods.uniprompt:UniPrompt",
+}
+"""Module and class of each built-in method, imported when the method is first used."""
 
 _METHODS: dict[str, type[Method]] = {}
 
-M = TypeVar("M", bound=type[Method])
+M = TypeVar("M", bound="type[Method]")
 
 
 def register_method(method: M) -> M:
+    """Class decorator that makes a complete subclass of `Method` available under its name."""
     if inspect.isabstract(method):
-        lacking = sorted(method.__abstractmethods__)
+        missing = sorted(method.__abstractmethods__)
     else:
-        said = ("name", "family", "Config", "trains", "stores")
-        lacking = [each for each in said if not getattr(method, each, None)]
-    if lacking:
-        raise TypeError(
-            f"{method.__name__} does not fill the contract of a method: no {', '.join(lacking)}"
-        )
-    if _METHODS.setdefault(method.name, method) is not method:
+        required = ("name", "family", "Config", "trains", "stores")
+        missing = [each for each in required if not getattr(method, each, None)]
+    if missing:
+        raise TypeError(f"{method.__name__} is not a complete method: define {', '.join(missing)}")
+    place = f"{method.__module__}:{method.__name__}"
+    reserved = BUILT_IN.get(method.name, place) != place
+    if reserved or _METHODS.setdefault(method.name, method) is not method:
         raise ValueError(f"a method named '{method.name}' is registered already")
     return method
 
 
 def method_names() -> list[str]:
+    """Names of all methods, sorted."""
     load_plugins(PLUGINS, _register_plugin)
-    return sorted(_METHODS)
+    return sorted({*BUILT_IN, *_METHODS})
 
 
 def find_method(name: str) -> type[Method]:
-    load_plugins(PLUGINS, _register_plugin)
+    """The class of the method with this name."""
+    names = method_names()
+    if name not in names:
+        raise SodapError(f"no method is called '{name}'; there are: {', '.join(names)}")
     if name not in _METHODS:
-        raise SodapError(f"no method is called '{name}'; there are: {', '.join(method_names())}")
+        module, _, attribute = BUILT_IN[name].partition(":")
+        return cast("type[Method]", getattr(import_module(module), attribute))
     return _METHODS[name]
 
 
 def _register_plugin(method: object) -> None:
+    from sodap.methods.base import Method
+
     if not inspect.isclass(method) or not issubclass(method, Method):
-        raise TypeError("it is no class that extends sodap.methods.Method")
+        raise TypeError("it is not a subclass of sodap.methods.Method")
     register_method(method)
 
 
@@ -62,7 +95,7 @@ def build_method(
     classes: int,
     randomness: Randomness,
 ) -> Method:
-    """A method with its options checked; every random number in it comes from `randomness`."""
+    """Create a method, after checking its options; `randomness` supplies its initial values."""
     method = find_method(name)
     try:
         config = method.Config.model_validate(options)
