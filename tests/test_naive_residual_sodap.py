@@ -15,7 +15,8 @@ from sklearn.metrics import f1_score
 from torch import Tensor
 
 from sodap.learning import Learner, Training
-from sodap.methods import Batch, ResidualSodap
+from sodap.methods import Batch
+from sodap.methods.residual_sodap import ResidualSodap
 from sodap.randomness import Randomness
 from sodap.streams import Domain, Split
 from tests.conftest import make_stream
