@@ -1,4 +1,4 @@
-"""`sodap data` as a user meets it: what it prints, what it writes, how it exits."""
+"""`sodap data`: output, files and exit codes."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def write_pictures(root: Path, domain: str, count: int = 20) -> None:
         Image.fromarray(random.integers(0, 256, (80, 80, 3), dtype=np.uint8)).save(path)
 
 
-def test_everything_is_listed(tmp_path: Path) -> None:
+def test_list_shows_all_data_sets_and_protocols(tmp_path: Path) -> None:
     (tmp_path / "idrid").mkdir()
     shown = call("list", "--data", tmp_path)
     assert shown.exit_code == 0
@@ -55,7 +55,7 @@ def test_everything_is_listed(tmp_path: Path) -> None:
     assert "licence: CC BY 4.0" in shown.output
 
 
-def test_what_cannot_be_learned_is_said(tmp_path: Path) -> None:
+def test_an_unreadable_file_exits_with_2(tmp_path: Path) -> None:
     for domain in ("1-clinic", "2-van"):
         write_pictures(tmp_path / "mine", domain)
     broken = next((tmp_path / "mine" / "2-van").rglob("*.png"))
@@ -78,7 +78,7 @@ def test_an_image_too_small_to_learn_exits_with_2(tmp_path: Path) -> None:
     assert f"cannot be learned: {said}" in shown.output
 
 
-def test_what_is_left_out_is_said_and_is_on_the_page(tmp_path: Path) -> None:
+def test_warnings_are_issued_and_on_the_page(tmp_path: Path) -> None:
     write_pictures(tmp_path / "mine", "1-clinic")
     (tmp_path / "mine/2-mount").mkdir()
     (tmp_path / "mine/1-clinic/cat/scan.dicom").touch()
@@ -94,7 +94,7 @@ def test_what_is_left_out_is_said_and_is_on_the_page(tmp_path: Path) -> None:
     assert "1 .dicom" in page
 
 
-def test_a_class_without_images_is_said_and_is_on_the_page(tmp_path: Path) -> None:
+def test_a_class_without_images_is_on_the_page(tmp_path: Path) -> None:
     write_pictures(tmp_path / "mine", "1-clinic")
     (tmp_path / "mine/1-clinic/glaucoma").mkdir()
     with pytest.warns(EmptyClassWarning, match="'glaucoma'.* so it is not learned"):
@@ -104,20 +104,17 @@ def test_a_class_without_images_is_said_and_is_on_the_page(tmp_path: Path) -> No
 
 
 def test_a_pipe_among_the_images_is_an_obstacle(tmp_path: Path) -> None:
-    """As another process: where a pipe is waited for, nothing but its end helps."""
     write_pictures(tmp_path / "mine", "1-clinic")
     os.mkfifo(tmp_path / "mine/1-clinic/cat/pipe.png")
     code = "from sodap.cli.main import main; main()"
     command = [sys.executable, "-c", code, "data", "check", "mine"]
-    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=60)
+    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True)
     assert done.returncode == 2
     said = "pipe.png cannot be read as an image: it is a pipe or a device, not a file"
     assert f"cannot be learned: 1-clinic/cat/{said}" in done.stdout
 
 
-def test_a_name_that_is_no_text_is_checked_like_any_other(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_file_names_that_are_not_utf8(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("SODAP_CACHE", str(tmp_path / "cache"))
     mine, out = tmp_path / os.fsdecode(b"m\xeane"), tmp_path / "out"
     write_pictures(mine, "1-clinic")
@@ -145,7 +142,7 @@ def test_a_name_that_is_no_text_is_checked_like_any_other(
     assert r"cannot be learned: 1-clinic/cat/M\udcfcller.png cannot be read" in shown.output
 
 
-def test_an_error_does_not_swallow_a_warning(tmp_path: Path) -> None:
+def test_warnings_before_an_error_are_issued(tmp_path: Path) -> None:
     (tmp_path / "mine/1-clinic/cat").mkdir(parents=True)
     (tmp_path / "mine/1-clinic/cat/scan.dicom").touch()
     with pytest.warns(SkippedFilesWarning, match=r"1 \.dicom"):
@@ -162,7 +159,7 @@ def test_warnings_reach_the_terminal(tmp_path: Path) -> None:
     assert done.stderr.count("sodap: warning: mine has domain folders without any image") == 1
 
 
-def test_with_groups_the_verdict_is_plain_and_green(
+def test_the_verdict_is_green_only_with_groups(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     write_pictures(tmp_path, "here", count=30)
@@ -192,7 +189,7 @@ def test_the_cache_can_be_deleted(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
     assert [path.name for path in tmp_path.iterdir()] == ["mine.images"]
 
 
-def test_names_are_no_markup(tmp_path: Path) -> None:
+def test_names_with_brackets_are_not_markup(tmp_path: Path) -> None:
     write_pictures(tmp_path / "mine", "[red]1")
     write_pictures(tmp_path / "mine", "2 [")
     shown = call("check", tmp_path / "mine", "--out", tmp_path / "out")
@@ -217,7 +214,7 @@ def test_a_clean_folder(tmp_path: Path) -> None:
     counts = json.loads((tmp_path / "out/check.json").read_text())["counts"]
     assert counts[0] == {"domain": "1-clinic", "split": "train", "classes": {"cat": 8, "dog": 8}}
 
-    # The splits that were written serve again, whatever the seed.
+    # Saved splits are used again, with any seed.
     saved = tmp_path / "out/splits.csv"
     again = call(
         "check", tmp_path / "mine", "--splits", saved, "--seed", 5, "--out", tmp_path / "again"
@@ -260,7 +257,7 @@ def test_a_leak_exits_with_1(tmp_path: Path) -> None:
         (["check", "paper-dr", "--lists", "a", "--splits", "b"], "not both"),
     ],
 )
-def test_a_mistake_is_one_sentence(
+def test_mistakes_are_sodap_errors(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, arguments: list[str], words: str
 ) -> None:
     monkeypatch.chdir(tmp_path)
@@ -291,8 +288,7 @@ def test_real_lesions(tmp_path: Path, shared: Path) -> None:
     assert (tmp_path / "check.html").stat().st_size < 1_200_000
 
 
-def test_help_answers_at_once() -> None:
-    """Nothing heavy is imported before a command runs."""
+def test_the_command_line_imports_no_numpy_or_torch() -> None:
     code = "import sys, sodap.cli.data; print([m for m in ('torch', 'numpy') if m in sys.modules])"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout == "[]\n"

@@ -37,7 +37,7 @@ def printed(
 
 
 @pytest.mark.parametrize("count", [2, 10, 60])
-def test_every_class_has_a_line_with_its_name_whole(
+def test_every_class_has_a_line_with_its_full_name(
     count: int, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     classes = tuple(f"remote controls, kind {number}" for number in range(count))
@@ -54,7 +54,7 @@ def test_every_class_has_a_line_with_its_name_whole(
     assert second[-1] == ["", "all", *map(str, (*totals, sum(totals)))]
 
 
-def test_long_names_are_folded_and_numbers_are_not(
+def test_long_names_are_wrapped_but_numbers_are_not(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     domain, label = "the-domain-" * 9, "the class " * 9

@@ -1,3 +1,5 @@
+"""Augmentation against slow per-pixel code and torchvision."""
+
 from __future__ import annotations
 
 import math
@@ -38,13 +40,13 @@ def batch(count: int = 7, high: int = 12, wide: int = 10, seed: int = 5) -> Tens
 
 
 def draws(count: int, seed: int = 0) -> list[dict[str, float]]:
-    """What each image draws, by name."""
+    """The random numbers of each image, by name."""
     rows = torch.rand(count, len(_DRAWS), generator=generator(seed)).tolist()
     return [dict(zip(_DRAWS, row, strict=True)) for row in rows]
 
 
 def pixel(image: Tensor, row: float, column: float) -> Tensor:
-    """The colour between four pixels; beyond the border, that of the border."""
+    """Bilinear interpolation; outside of the image, the border is repeated."""
     high, wide = image.shape[-2:]
     row, column = min(max(row, 0), high - 1), min(max(column, 0), wide - 1)
     top, left = math.floor(row), math.floor(column)
@@ -56,7 +58,7 @@ def pixel(image: Tensor, row: float, column: float) -> Tensor:
 
 
 def moved(image: Tensor, what: Augmentation, draw: dict[str, float]) -> Tensor:
-    """One image, pixel by pixel: first mirrored, then seen through the turned window."""
+    """Flip an image, then rotate, zoom and shift it, pixel by pixel."""
     if what.hflip and draw["hflip"] < 0.5:
         image = image.flip(-1)
     if what.vflip and draw["vflip"] < 0.5:
@@ -75,9 +77,9 @@ def moved(image: Tensor, what: Augmentation, draw: dict[str, float]) -> Tensor:
     for row in range(high):
         for column in range(wide):
             x, y = (column + 0.5 - wide / 2) * side, (row + 0.5 - high / 2) * side
-            look_x = middle_x + x * math.cos(angle) - y * math.sin(angle)
-            look_y = middle_y + x * math.sin(angle) + y * math.cos(angle)
-            view[:, row, column] = pixel(image, look_y - 0.5, look_x - 0.5)
+            source_x = middle_x + x * math.cos(angle) - y * math.sin(angle)
+            source_y = middle_y + x * math.sin(angle) + y * math.cos(angle)
+            view[:, row, column] = pixel(image, source_y - 0.5, source_x - 0.5)
     return view
 
 
@@ -101,7 +103,7 @@ def test_geometry_pixel_by_pixel(settings: dict[str, Any], shape: tuple[int, int
         torch.testing.assert_close(view.double(), exact, atol=1e-5, rtol=0)
 
 
-def test_rotation_is_torchvisions_inside() -> None:
+def test_rotation_agrees_with_torchvision_inside() -> None:
     images = batch(5, 33, 33)
     views = Augmentation(rotate=25)(images, generator())
     for image, view, draw in zip(images, views, draws(5), strict=True):
@@ -129,7 +131,7 @@ def test_flips_are_exact(which: tuple[str, ...]) -> None:
         ("saturation", oracle.adjust_saturation),
     ],
 )
-def test_colours_are_torchvisions(name: str, adjust: Any) -> None:
+def test_colours_agree_with_torchvision(name: str, adjust: Any) -> None:
     images = batch(20)
     views = Augmentation(**{name: 0.7})(images, generator())
     for image, view, draw in zip(images, views, draws(20), strict=True):
@@ -149,14 +151,14 @@ def test_colours_come_after_geometry_in_a_fixed_order() -> None:
         torch.testing.assert_close(view, seen, atol=1e-3, rtol=0)
 
 
-def test_nothing_changes_nothing() -> None:
+def test_no_augmentation_returns_the_images() -> None:
     images, drawn = batch(), generator()
     before = drawn.get_state()
     assert torch.equal(Augmentation()(images, drawn), images)
     assert torch.equal(drawn.get_state(), before)
 
 
-def test_the_images_stay_as_they_are() -> None:
+def test_the_input_is_not_changed() -> None:
     images = batch()
     before = images.clone()
     for what in (
@@ -169,23 +171,23 @@ def test_the_images_stay_as_they_are() -> None:
         assert torch.equal(images, before)
 
 
-def test_a_generator_decides() -> None:
+def test_the_generator_determines_the_result() -> None:
     images = batch()
     assert torch.equal(EVERYTHING(images, generator(1)), EVERYTHING(images, generator(1)))
     assert not torch.equal(EVERYTHING(images, generator(1)), EVERYTHING(images, generator(2)))
 
 
-def test_other_images_and_settings_change_no_draw() -> None:
+def test_draws_do_not_depend_on_other_images_or_settings() -> None:
     images = batch(9)
     others = torch.cat([images[:4], batch(5, seed=9)])
     assert torch.equal(EVERYTHING(images, generator())[:4], EVERYTHING(others, generator())[:4])
-    # Whether an image is mirrored does not depend on what else may happen to it.
+    # Whether an image is flipped does not depend on the other settings.
     flips = Augmentation(hflip=True)(images, generator())
     turned = Augmentation(hflip=True, shift=1e-7)(images, generator())
     torch.testing.assert_close(flips / 255, turned, atol=1e-3, rtol=0)
 
 
-WHATS = [
+AUGMENTATIONS = [
     EVERYTHING,
     PAPER_AUGMENTATION,
     Augmentation(hflip=True, vflip=True),
@@ -194,8 +196,8 @@ WHATS = [
 
 
 @pytest.mark.parametrize("block", [1, 300, 10**6])
-@pytest.mark.parametrize("what", WHATS, ids=str)
-def test_blocks_are_only_a_matter_of_speed(
+@pytest.mark.parametrize("what", AUGMENTATIONS, ids=str)
+def test_the_block_size_does_not_change_the_result(
     what: Augmentation, block: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     images = batch(9)
@@ -205,15 +207,13 @@ def test_blocks_are_only_a_matter_of_speed(
     torch.testing.assert_close(in_blocks, what(images, generator()), atol=1e-6, rtol=0)
 
 
-@pytest.mark.parametrize("what", [*WHATS, Augmentation()], ids=str)
-def test_views_may_be_prepared_in_blocks(
-    what: Augmentation, monkeypatch: pytest.MonkeyPatch
-) -> None:
+@pytest.mark.parametrize("what", [*AUGMENTATIONS, Augmentation()], ids=str)
+def test_prepare_is_called_on_blocks(what: Augmentation, monkeypatch: pytest.MonkeyPatch) -> None:
     images = batch(2 * torch.get_num_threads() + 1)
     parts = []
 
     def prepare(views: Tensor) -> Tensor:
-        """Another size and another type, as a backbone may want them."""
+        """Returns another size and dtype, as a backbone may."""
         parts.append(len(views))
         return views[..., 1:].to(torch.float64).sub(0.5)
 
@@ -250,21 +250,23 @@ def test_flips_flip_half_of_the_images() -> None:
     st.integers(1, 9),
     st.sampled_from([0, 255, None]),
 )
-def test_views_are_images(what: Augmentation, count: int, side: int, plain: int | None) -> None:
+def test_results_are_valid_images(
+    what: Augmentation, count: int, side: int, plain: int | None
+) -> None:
     images = batch(count, side, side + 1)
     if plain is not None:
         images.fill_(plain)
     views = what(images, generator())
     assert views.shape == images.shape
-    only_mirrored = what == Augmentation(hflip=what.hflip, vflip=what.vflip)
-    assert views.dtype == (torch.uint8 if only_mirrored else torch.float32)
+    only_flips = what == Augmentation(hflip=what.hflip, vflip=what.vflip)
+    assert views.dtype == (torch.uint8 if only_flips else torch.float32)
     assert views.is_contiguous()
-    if count and not only_mirrored:
+    if count and not only_flips:
         assert views.min() >= 0
         assert views.max() <= 1
 
 
-def test_the_papers_preset_and_its_limits() -> None:
+def test_the_papers_preset_and_invalid_settings() -> None:
     assert Augmentation(hflip=True, vflip=True, rotate=8) == PAPER_AUGMENTATION
     for wrong in ({"zoom": 0}, {"zoom": 1.1}, {"rotate": 181}, {"contrast": -0.1}, {"blur": 1}):
         with pytest.raises(ValidationError):

@@ -1,3 +1,5 @@
+"""The cache of decoded images: hits, changed files, damage, interruptions, several processes."""
+
 from __future__ import annotations
 
 import json
@@ -62,7 +64,7 @@ def the(folder: Path, suffix: str) -> Path:
 
 
 class Decodes:
-    """Counts what is decoded."""
+    """Counts the images that are decoded."""
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self.count = 0
@@ -75,7 +77,7 @@ class Decodes:
         return decode_image(*args)
 
 
-def test_a_hit_is_what_decoding_gives(
+def test_cached_images_equal_decoded_images(
     paths: list[Path], folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     decodes = Decodes(monkeypatch)
@@ -94,20 +96,20 @@ def test_a_hit_is_what_decoding_gives(
     assert torch.equal(padded, read_images(paths, SIZE, "pad"))
 
 
-def test_progress_workers_doubles_and_nothing(paths: list[Path], folder: Path) -> None:
-    told: list[tuple[int, int]] = []
+def test_progress_repeated_paths_and_no_paths(paths: list[Path], folder: Path) -> None:
+    calls: list[tuple[int, int]] = []
     twice = [*paths, *paths[:2], paths[0]]
     images = cached_images(
-        twice, SIZE, folder=folder, on_progress=lambda *done: told.append(done), workers=3
+        twice, SIZE, folder=folder, on_progress=lambda *done: calls.append(done), workers=3
     )
     assert torch.equal(images, read_images(twice, SIZE))
-    assert told[0] == (0, len(twice))
-    assert told[-1] == (len(twice), len(twice))
-    assert told == sorted(told)
+    assert calls[0] == (0, len(twice))
+    assert calls[-1] == (len(twice), len(twice))
+    assert calls == sorted(calls)
     assert cached_images([], SIZE, folder=folder).shape == (0, 3, SIZE, SIZE)
 
 
-def test_where_caches_are(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_cache_folder_from_the_environment(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("SODAP_CACHE", "/a")
     monkeypatch.setenv("XDG_CACHE_HOME", "/b")
     assert cache_folder() == Path("/a")
@@ -117,7 +119,7 @@ def test_where_caches_are(monkeypatch: pytest.MonkeyPatch) -> None:
     assert cache_folder() == Path.home() / ".cache/sodap"
 
 
-def test_the_file_is_never_written_through(paths: list[Path], folder: Path) -> None:
+def test_writing_to_the_tensor_does_not_change_the_file(paths: list[Path], folder: Path) -> None:
     images = cached_images(paths, SIZE, folder=folder)
     before = images.clone()
     images.fill_(7)
@@ -126,8 +128,8 @@ def test_the_file_is_never_written_through(paths: list[Path], folder: Path) -> N
     assert not the(folder, "images").stat().st_mode & 0o222
 
 
-def test_a_mapping_may_exceed_the_memory(tmp_path: Path) -> None:
-    """A sparse file stands for a cache of several terabytes: opening it takes no memory."""
+def test_a_cache_larger_than_memory_can_be_mapped(tmp_path: Path) -> None:
+    """With a sparse file of several terabytes."""
     cache = object.__new__(_Cache)
     cache.size, cache.data = 224, tmp_path / "large.images"
     cache.bytes = cache_bytes(20_000_000, 224)
@@ -141,7 +143,7 @@ def test_a_mapping_may_exceed_the_memory(tmp_path: Path) -> None:
     assert images[-1].sum() == 0
 
 
-# Another state of the files is another cache
+# ------------------------------------------------------------------ changed files
 
 
 def touch(paths: list[Path]) -> None:
@@ -150,17 +152,17 @@ def touch(paths: list[Path]) -> None:
 
 
 def rewrite(paths: list[Path]) -> None:
-    """Other pixels in a file of the same length with the same time of change."""
+    """Write other pixels with the same file length and modification time."""
     facts = paths[3].stat()
     content = bytearray(paths[3].read_bytes())
     content[-20] ^= 1
     paths[3].write_bytes(content)
     os.utime(paths[3], ns=(facts.st_atime_ns, facts.st_mtime_ns))
-    let_the_clock_tick(paths[3], facts)
+    advance_change_time(paths[3], facts)
 
 
-def let_the_clock_tick(path: Path, before: os.stat_result) -> None:
-    """A file system's clock stands still for some milliseconds: so long, change what is changed."""
+def advance_change_time(path: Path, before: os.stat_result) -> None:
+    """Repeat a change until the file system's clock, which has a coarse resolution, advances."""
     while path.stat().st_ctime_ns == before.st_ctime_ns:
         path.chmod(0o644)
 
@@ -169,7 +171,7 @@ def replace(paths: list[Path]) -> None:
     facts = paths[3].stat()
     shutil.copy2(paths[4], paths[3].with_suffix(".new"))
     paths[3].with_suffix(".new").replace(paths[3])
-    let_the_clock_tick(paths[3], facts)
+    advance_change_time(paths[3], facts)
 
 
 def reorder(paths: list[Path]) -> None:
@@ -234,7 +236,7 @@ def test_a_relative_path_is_the_same_file(
     assert _Cache(relative, SIZE, "crop", folder).key == _Cache(paths, SIZE, "crop", folder).key
 
 
-def test_a_changed_file_is_read_anew(paths: list[Path], folder: Path) -> None:
+def test_a_changed_file_is_decoded_again(paths: list[Path], folder: Path) -> None:
     before = cached_images(paths, SIZE, folder=folder)
     Image.new("RGB", (20, 16), "red").save(paths[3])
     after = cached_images(paths, SIZE, folder=folder)
@@ -254,7 +256,7 @@ def test_a_file_that_changes_while_it_is_read(
         cached_images(paths, SIZE, folder=folder)
 
 
-# What was decoded once is copied
+# ------------------------------------------------------------------ reuse of other caches
 
 
 def test_another_list_of_the_same_files_is_not_decoded(
@@ -288,7 +290,9 @@ def test_only_new_files_are_decoded(
         assert decodes.count == before + len(there)
 
 
-def test_another_split_decodes_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_another_split_seed_decodes_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setenv("SODAP_CACHE", str(tmp_path / "cache"))
     random = np.random.default_rng(0)
     for index in range(40):
@@ -300,7 +304,7 @@ def test_another_split_decodes_nothing(tmp_path: Path, monkeypatch: pytest.Monke
     assert decodes.count == 40
     one, other = map(images_by_path, streams)
     assert one == other
-    assert streams[0].rows != streams[1].rows, "the splits are meant to differ"
+    assert streams[0].rows != streams[1].rows
 
 
 def images_by_path(stream: Stream) -> dict[str, bytes]:
@@ -309,7 +313,7 @@ def images_by_path(stream: Stream) -> dict[str, bytes]:
     return {row.path: image for row, image in zip(stream.rows, images, strict=True)}
 
 
-def test_damage_is_not_copied(
+def test_damaged_images_are_not_copied(
     paths: list[Path], folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     plain = cached_images(paths, SIZE, folder=folder).clone()
@@ -320,7 +324,7 @@ def test_damage_is_not_copied(
 
 
 @pytest.mark.parametrize("content", [b"", b"[]", b'"x"', b'{"made": 1}', b"\xff", None])
-def test_other_files_beside_a_cache_do_no_harm(
+def test_damaged_checksums_and_other_files_are_ignored(
     paths: list[Path], folder: Path, content: bytes | None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     plain = cached_images(paths, SIZE, folder=folder).clone()
@@ -334,7 +338,7 @@ def test_other_files_beside_a_cache_do_no_harm(
     assert decodes.count == COUNT
 
 
-def test_a_cache_that_is_deleted_while_it_is_copied_from(
+def test_a_cache_that_is_deleted_during_copying(
     paths: list[Path], folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     plain = cached_images(paths, SIZE, folder=folder).clone()
@@ -349,13 +353,11 @@ def test_a_cache_that_is_deleted_while_it_is_copied_from(
     assert decodes.count == COUNT
 
 
-# Damage
+# ------------------------------------------------------------------ damage
 
 
 @pytest.mark.parametrize("where", [0, cache_bytes(COUNT, SIZE) // 2, -1])
-def test_damage_in_the_places_looked_at_is_mended(
-    paths: list[Path], folder: Path, where: int
-) -> None:
+def test_damage_in_the_sample_is_repaired(paths: list[Path], folder: Path, where: int) -> None:
     plain = cached_images(paths, SIZE, folder=folder).clone()
     flip_byte(the(folder, "images"), where)
     assert torch.equal(cached_images(paths, SIZE, folder=folder), plain)
@@ -368,7 +370,7 @@ def flip_byte(path: Path, where: int) -> None:
     path.write_bytes(content)
 
 
-def test_damage_anywhere_is_mended_on_request(paths: list[Path], folder: Path) -> None:
+def test_verify_repairs_damage_anywhere(paths: list[Path], folder: Path) -> None:
     plain = cached_images(paths, SIZE, folder=folder).clone()
     for image in range(COUNT):
         flip_byte(the(folder, "images"), cache_bytes(image, SIZE) + 5)
@@ -379,21 +381,23 @@ def test_damage_anywhere_is_mended_on_request(paths: list[Path], folder: Path) -
     "content",
     [b"", b"{}", b"[]", b'{"images": 3}', b'{"images": [[1, 2]]}', b'{"images": {}}', b"\xff\xfe"],
 )
-def test_damaged_checksums_are_made_anew(paths: list[Path], folder: Path, content: bytes) -> None:
+def test_damaged_checksums_are_written_again(
+    paths: list[Path], folder: Path, content: bytes
+) -> None:
     plain = cached_images(paths, SIZE, folder=folder).clone()
     the(folder, "json").write_bytes(content)
     assert torch.equal(cached_images(paths, SIZE, folder=folder), plain)
     assert len(json.loads(the(folder, "json").read_text("utf-8"))["images"]) == COUNT
 
 
-def test_a_cache_that_is_cut_short_is_made_anew(paths: list[Path], folder: Path) -> None:
+def test_a_truncated_cache_is_built_again(paths: list[Path], folder: Path) -> None:
     plain = cached_images(paths, SIZE, folder=folder).clone()
     the(folder, "images").chmod(0o644)
     os.truncate(the(folder, "images"), 100)
     assert torch.equal(cached_images(paths, SIZE, folder=folder), plain)
 
 
-def test_verify_finds_an_edit_that_left_no_trace(
+def test_verify_finds_an_edit_with_unchanged_times(
     paths: list[Path], folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(module, "_stamp", lambda path: (0, 0, 0))
@@ -405,7 +409,7 @@ def test_verify_finds_an_edit_that_left_no_trace(
     assert not torch.equal(after, before)
 
 
-# Interruption
+# ------------------------------------------------------------------ interruption
 
 CHILD = """
 import os, signal, sys
@@ -413,6 +417,7 @@ from pathlib import Path
 from sodap.streams import cache
 
 cache.CHUNK = 2
+cache._Cache.open = lambda self: None  # needs torch, which is slow to import
 folder, images, size, point, number = sys.argv[1:]
 die = lambda *_: os.kill(os.getpid(), signal.SIGKILL)
 calls = 0
@@ -451,7 +456,6 @@ def child(folder: Path, paths: list[Path], point: str, number: int = 0) -> subpr
     )
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize(
     ("point", "number"),
     [
@@ -470,7 +474,7 @@ def test_killed_and_resumed(
     paths: list[Path], folder: Path, monkeypatch: pytest.MonkeyPatch, point: str, number: int
 ) -> None:
     process = child(folder, paths, point, number)
-    assert process.communicate(timeout=60)[0] == ""
+    assert process.communicate()[0] == ""
     assert process.returncode == -signal.SIGKILL
     done = len(the(folder, "journal").read_bytes().splitlines())
     decodes = Decodes(monkeypatch)
@@ -484,7 +488,7 @@ def test_killed_and_resumed(
         assert names(folder) == [".images", ".json", ".lock"]
 
 
-def test_a_torn_journal_and_a_damaged_image(
+def test_a_truncated_journal_and_a_damaged_image(
     paths: list[Path], folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def stop(done: int, of: int) -> None:
@@ -497,7 +501,7 @@ def test_a_torn_journal_and_a_damaged_image(
     lines = journal.read_bytes().splitlines(keepends=True)
     assert len(lines) == 4
     nonsense = b'[[99, 1, "x"]]\n[["x", 2, "y"]]\n[[0, "x", 1]]\n[7]\n7\n{}\n\xff\n[1, 2\n'
-    journal.write_bytes(b"".join(lines[:3]) + nonsense + lines[3][:9])  # the fourth is torn
+    journal.write_bytes(b"".join(lines[:3]) + nonsense + lines[3][:9])  # the fourth is cut off
     with the(folder, "partial").open("r+b") as file:
         file.write(b"damage in the first image")
     decodes = Decodes(monkeypatch)
@@ -507,7 +511,7 @@ def test_a_torn_journal_and_a_damaged_image(
     assert torch.equal(cached_images(paths, SIZE, folder=folder, verify=True), images)
 
 
-def test_an_unreadable_image_is_named_and_the_rest_is_kept(
+def test_an_error_names_the_image_and_keeps_the_others(
     paths: list[Path], folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def fail(content: bytes, path: Path, *how: Any) -> Any:
@@ -531,7 +535,7 @@ def test_a_missing_image(paths: list[Path], folder: Path) -> None:
         cached_images([paths[2].with_name("2\0.png")], SIZE, folder=folder)
 
 
-def test_names_that_are_no_text(paths: list[Path], folder: Path) -> None:
+def test_file_names_that_are_not_utf8(paths: list[Path], folder: Path) -> None:
     for number, name in ((2, b"M\xfcller.png"), (5, b"no.suff\xfcx")):
         paths[number] = paths[number].rename(paths[number].with_name(os.fsdecode(name)))
     images = cached_images(paths, SIZE, folder=folder)
@@ -540,7 +544,7 @@ def test_names_that_are_no_text(paths: list[Path], folder: Path) -> None:
 
 
 @pytest.mark.parametrize("umask", [0o077, 0o027, 0o022])
-def test_the_umask_says_who_may_read(paths: list[Path], folder: Path, umask: int) -> None:
+def test_file_modes_follow_the_umask(paths: list[Path], folder: Path, umask: int) -> None:
     before = os.umask(umask)
     try:
         cached_images(paths, SIZE, folder=folder)
@@ -550,10 +554,10 @@ def test_the_umask_says_who_may_read(paths: list[Path], folder: Path, umask: int
     assert the(folder, "json").stat().st_mode & 0o777 == 0o666 & ~umask
 
 
-# Deleting
+# ------------------------------------------------------------------ deletion
 
 
-def test_what_a_killed_writer_left_is_deleted(paths: list[Path], folder: Path) -> None:
+def test_temporary_files_of_killed_processes_are_deleted(paths: list[Path], folder: Path) -> None:
     cached_images(paths, SIZE, folder=folder)
     key = the(folder, "images").stem
     for name in (f".{key}.json.0a1b2c3d.tmp", f".{'0' * 40}.journal.x_y2z3ab.tmp"):
@@ -565,7 +569,7 @@ def test_what_a_killed_writer_left_is_deleted(paths: list[Path], folder: Path) -
     assert sorted(path.name for path in folder.iterdir()) == sorted(others)
 
 
-def test_what_is_being_written_is_not_deleted(paths: list[Path], folder: Path) -> None:
+def test_temporary_files_of_a_running_build_are_kept(paths: list[Path], folder: Path) -> None:
     cache = _Cache(paths, SIZE, "crop", folder)
     new, left = (folder / f".{key}.json.0a1b2c3d.tmp" for key in (cache.key, "0" * 40))
     with cache.lock():
@@ -578,18 +582,17 @@ def test_what_is_being_written_is_not_deleted(paths: list[Path], folder: Path) -
     assert not new.exists()
 
 
-# Several at once
+# ------------------------------------------------------------------ several processes
 
 
-@pytest.mark.slow
-def test_two_processes_at_once(paths: list[Path], folder: Path) -> None:
-    children = [child(folder, paths, "never") for _ in range(3)]
-    assert [c.communicate(timeout=60)[0] for c in children] == ["done\n"] * 3
+def test_processes_that_build_the_same_cache(paths: list[Path], folder: Path) -> None:
+    children = [child(folder, paths, "never") for _ in range(2)]
+    assert [c.communicate()[0] for c in children] == ["done\n"] * 2
     assert names(folder) == [".images", ".json", ".lock"]
     assert torch.equal(cached_images(paths, SIZE, folder=folder), read_images(paths, SIZE))
 
 
-def test_one_builds_and_the_others_wait(
+def test_one_thread_builds_while_others_wait(
     paths: list[Path], folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     decodes = Decodes(monkeypatch)
@@ -607,10 +610,10 @@ def test_one_builds_and_the_others_wait(
     assert len(results) == 4
 
 
-# The disk
+# ------------------------------------------------------------------ the disk
 
 
-def test_a_full_disk_is_seen_before_anything_is_written(
+def test_too_little_space_is_an_error_before_writing(
     paths: list[Path], folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(shutil, "disk_usage", lambda _: SimpleNamespace(free=300_000))
@@ -619,7 +622,7 @@ def test_a_full_disk_is_seen_before_anything_is_written(
     assert the(folder, "partial").stat().st_size == 0
 
 
-def test_a_disk_that_fills_up_while_writing(
+def test_a_disk_that_is_full_while_writing(
     paths: list[Path], folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     real = os.pwrite
@@ -627,7 +630,7 @@ def test_a_disk_that_fills_up_while_writing(
     def full(file: int, content: memoryview, start: int) -> int:
         if start > cache_bytes(5, SIZE):
             raise OSError(28, "No space left on device")
-        return real(file, content[:100], start)  # a short write is no error either
+        return real(file, content[:100], start)  # short writes are allowed
 
     monkeypatch.setattr(os, "pwrite", full)
     with pytest.raises(SodapError, match="No space left on device; set SODAP_CACHE"):
@@ -636,13 +639,13 @@ def test_a_disk_that_fills_up_while_writing(
     assert torch.equal(cached_images(paths, SIZE, folder=folder), read_images(paths, SIZE))
 
 
-def test_a_place_that_is_no_folder(paths: list[Path], tmp_path: Path) -> None:
+def test_a_cache_folder_that_cannot_be_made(paths: list[Path], tmp_path: Path) -> None:
     (tmp_path / "file").write_text("in the way")
     with pytest.raises(SodapError, match=r"cannot write the image cache at .*: Not a directory"):
         cached_images(paths, SIZE, folder=tmp_path / "file" / "cache")
 
 
-# Real files
+# ------------------------------------------------------------------ real files
 
 
 def test_real_images(shared: Path, folder: Path) -> None:

@@ -1,3 +1,5 @@
+"""Reading image files: geometry, colours, refused files, DICOM."""
+
 from __future__ import annotations
 
 import io
@@ -21,7 +23,7 @@ from sodap.streams.images import Fit, decode_image, read_file, read_image, read_
 
 
 def picture(wide: int = 60, high: int = 44, seed: int = 0) -> Image.Image:
-    """Soft colours, different in every corner."""
+    """A smooth picture with different colours in each corner."""
     coarse = np.random.default_rng(seed).integers(0, 256, (4, 4, 3), np.uint8)
     return Image.fromarray(coarse).resize((wide, high), Image.Resampling.BICUBIC)
 
@@ -36,7 +38,7 @@ def off(one: torch.Tensor, two: torch.Tensor) -> float:
 
 
 def grey_levels(path: Path) -> list[int]:
-    """The middles of the left and the right half."""
+    """The grey values in the centres of the left and the right half."""
     seen = read_image(path, 16)
     assert torch.equal(seen[0], seen[1])
     assert torch.equal(seen[0], seen[2])
@@ -54,14 +56,14 @@ def two_halves(left: float, right: float, dtype: Any) -> NDArray[Any]:
 
 @pytest.mark.parametrize("shape", [(60, 44), (44, 60), (50, 50), (9, 200)])
 @pytest.mark.parametrize("size", [16, 32, 100])
-def test_the_square_is_pillows(tmp_path: Path, shape: tuple[int, int], size: int) -> None:
+def test_squares_agree_with_pillow(tmp_path: Path, shape: tuple[int, int], size: int) -> None:
     image = picture(*shape)
     image.save(tmp_path / "a.png")
     bicubic = Image.Resampling.BICUBIC
     crop = ImageOps.fit(image, (size, size), bicubic)
-    # Before a strong reduction, pixels are averaged in whole numbers: that may cost a level or two.
+    # Strong reductions first average pixels as integers, which may change a level or two.
     assert off(read_image(tmp_path / "a.png", size), as_tensor(crop)) <= 2
-    if shape != (9, 200):  # here Pillow's own rounding gives other borders
+    if shape != (9, 200):  # Pillow rounds the borders differently here
         pad = ImageOps.pad(image, (size, size), bicubic, "black")
         assert off(read_image(tmp_path / "a.png", size, "pad"), as_tensor(pad)) <= 2
 
@@ -90,7 +92,7 @@ def test_images_are_upright(tmp_path: Path, orientation: int, suffix: str, fit: 
     assert off(read_image(path, 24, fit), read_image(tmp_path / "upright.png", 24, fit)) <= 1
 
 
-def test_a_large_jpeg_is_decoded_small_and_looks_the_same(tmp_path: Path) -> None:
+def test_a_large_jpeg_decoded_at_a_fraction_of_its_size(tmp_path: Path) -> None:
     picture(2000, 1500).save(tmp_path / "large.jpg", quality=95)
     with Image.open(tmp_path / "large.jpg") as file:
         full = ImageOps.fit(file.convert("RGB"), (64, 64), Image.Resampling.BICUBIC)
@@ -115,7 +117,7 @@ def test_grey_bits_and_palettes(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("suffix", ["png", "tiff", "webp"])
-def test_what_is_transparent_is_black(tmp_path: Path, suffix: str) -> None:
+def test_transparent_pixels_are_black(tmp_path: Path, suffix: str) -> None:
     image = Image.new("RGBA", (20, 20), (200, 100, 50, 255))
     image.paste((255, 255, 255, 0), (0, 0, 10, 20))
     image.paste((200, 100, 50, 128), (10, 10, 20, 20))
@@ -142,7 +144,7 @@ def test_other_kinds_of_transparency(tmp_path: Path) -> None:
     assert grey_levels(tmp_path / "key.png") == [0, 90]
 
 
-def test_ink_becomes_light(tmp_path: Path) -> None:
+def test_cmyk_becomes_rgb(tmp_path: Path) -> None:
     picture().convert("CMYK").save(tmp_path / "ink.jpg", quality=100)
     picture().save(tmp_path / "light.png")
     seen, light = (read_image(tmp_path / name, 24) for name in ("ink.jpg", "light.png"))
@@ -166,7 +168,7 @@ def test_sixteen_bits(tmp_path: Path, suffix: str) -> None:
     assert levels(3, 100) == [3, 100]
 
 
-def test_whole_numbers_of_32_bits(tmp_path: Path) -> None:
+def test_32_bit_integers(tmp_path: Path) -> None:
     Image.fromarray(two_halves(0, 65535, np.int32)).save(tmp_path / "i.tiff")
     assert grey_levels(tmp_path / "i.tiff") == [0, 255]
     for value in (-1, 65536):
@@ -175,7 +177,7 @@ def test_whole_numbers_of_32_bits(tmp_path: Path) -> None:
             read_image(tmp_path / "i.tiff", 16)
 
 
-# What is refused
+# Refused files
 
 
 def test_floats_are_refused(tmp_path: Path) -> None:
@@ -195,14 +197,14 @@ def test_several_pages_are_refused(tmp_path: Path, suffix: str) -> None:
     assert read_image(path, 16).shape == (3, 16, 16)
 
 
-def test_a_phones_second_picture_is_no_page(tmp_path: Path) -> None:
+def test_the_second_picture_of_an_mpo_file_is_ignored(tmp_path: Path) -> None:
     path = tmp_path / "phone.jpg"
     picture().save(path, "MPO", save_all=True, append_images=[picture(seed=1)], quality=95)
     picture().save(tmp_path / "plain.jpg", quality=95)
     assert off(read_image(path, 24), read_image(tmp_path / "plain.jpg", 24)) <= 2
 
 
-def test_files_that_are_no_image(tmp_path: Path) -> None:
+def test_files_that_are_not_images(tmp_path: Path) -> None:
     path = tmp_path / "a.png"
     with pytest.raises(SodapError, match=r"there is no image at .*a\.png"):
         read_image(path, 16)
@@ -217,17 +219,17 @@ def test_files_that_are_no_image(tmp_path: Path) -> None:
 
 
 @pytest.fixture
-def in_time() -> Iterator[None]:
-    """A pipe that is waited for must not stop all tests."""
-    before = signal.signal(signal.SIGALRM, lambda *_: pytest.fail("it was waited for"))
-    signal.alarm(10)
+def no_hang() -> Iterator[None]:
+    """Fail after a minute instead of waiting for a pipe without end."""
+    before = signal.signal(signal.SIGALRM, lambda *_: pytest.fail("waiting for a pipe"))
+    signal.alarm(60)
     yield
     signal.alarm(0)
     signal.signal(signal.SIGALRM, before)
 
 
-@pytest.mark.usefixtures("in_time")
-def test_pipes_and_devices_are_no_files(tmp_path: Path) -> None:
+@pytest.mark.usefixtures("no_hang")
+def test_pipes_and_devices_are_refused(tmp_path: Path) -> None:
     os.mkfifo(tmp_path / "pipe.png")
     (tmp_path / "link.png").symlink_to("pipe.png")
     (tmp_path / "device.png").symlink_to("/dev/null")
@@ -240,10 +242,12 @@ def test_pipes_and_devices_are_no_files(tmp_path: Path) -> None:
     assert read_file(tmp_path / "another.png") == b"content"
 
 
-def test_a_file_of_any_length_is_not_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_files_above_the_size_limit_are_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     path = tmp_path / "a.png"
     path.touch()
-    os.truncate(path, (1 << 30) + 1)  # without taking any room
+    os.truncate(path, (1 << 30) + 1)  # a sparse file
     with pytest.raises(SodapError, match=r"a\.png .*: it is larger than the limit of 1024 MiB"):
         read_image(path, 16)
     monkeypatch.setattr("sodap.streams.images.MAX_BYTES", 9)
@@ -267,20 +271,20 @@ def test_a_file_that_changes_its_length(
         read_file(path)
 
 
-def test_a_file_that_comes_in_pieces(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """As network drives may hand it out."""
+def test_short_reads(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Network drives may return fewer bytes than asked for."""
     path, read = tmp_path / "a.png", os.read
     path.write_bytes(b"in several pieces")
     monkeypatch.setattr(os, "read", lambda handle, count: read(handle, min(count, 5)))
     assert read_file(path) == b"in several pieces"
 
 
-def test_a_zero_byte_in_a_name(tmp_path: Path) -> None:
+def test_a_null_byte_in_a_name(tmp_path: Path) -> None:
     with pytest.raises(SodapError, match=r"there is no image at .*/a\\x00\.png$"):
         read_image(tmp_path / "a\0.png", 16)
 
 
-def test_a_name_that_is_no_text_can_be_read_in_the_sentence(tmp_path: Path) -> None:
+def test_errors_escape_names_that_are_not_utf8(tmp_path: Path) -> None:
     path = tmp_path / os.fsdecode(b"M\xfcller.png")
     for content in (b"", b"no picture"):
         path.write_bytes(content)
@@ -293,7 +297,7 @@ def test_a_name_that_is_no_text_can_be_read_in_the_sentence(tmp_path: Path) -> N
 
 @pytest.mark.parametrize("suffix", ["jpg", "png", "tiff", "webp", "bmp", "gif"])
 @pytest.mark.parametrize("part", [0.5, 0.9])
-def test_a_file_that_is_cut_short(tmp_path: Path, suffix: str, part: float) -> None:
+def test_truncated_files(tmp_path: Path, suffix: str, part: float) -> None:
     noise = np.random.default_rng(0).integers(0, 256, (50, 50, 3), np.uint8)
     whole = io.BytesIO()
     Image.fromarray(noise).save(whole, {"jpg": "jpeg"}.get(suffix, suffix))
@@ -317,10 +321,11 @@ def test_too_small_and_too_large(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
         read_image(path, 16)
 
 
-def test_pillows_own_limits(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_limits_of_pillow(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     path = tmp_path / "a.png"
     Image.new("RGB", (40, 40)).save(path)
-    monkeypatch.setattr(Image, "MAX_IMAGE_PIXELS", 1000)  # it would warn, and that is an error here
+    # Pillow would warn, which is an error in the tests.
+    monkeypatch.setattr(Image, "MAX_IMAGE_PIXELS", 1000)
     assert read_image(path, 16).shape == (3, 16, 16)
     monkeypatch.setattr(Image, "MAX_IMAGE_PIXELS", 500)
     with pytest.raises(SodapError, match="limit of 175 million pixels"):
@@ -342,7 +347,7 @@ CONTENTS = contents()
 @settings(max_examples=150)
 @given(st.sampled_from(sorted(CONTENTS)), st.data())
 @pytest.mark.filterwarnings("ignore")
-def test_damaged_bytes_are_an_image_or_one_sentence(suffix: str, data: st.DataObject) -> None:
+def test_damaged_bytes_give_an_image_or_a_sodap_error(suffix: str, data: st.DataObject) -> None:
     content = bytearray(CONTENTS[suffix])
     for _ in range(data.draw(st.integers(1, 8))):
         content[data.draw(st.integers(0, len(content) - 1))] = data.draw(st.integers(0, 255))
@@ -402,7 +407,7 @@ def test_dicom_windows(tmp_path: Path) -> None:
     hounsfield = {"RescaleSlope": 1, "RescaleIntercept": -1024}
     write_dicom(path, values, "MONOCHROME2", **hounsfield, WindowCenter=40, WindowWidth=400)
     assert grey_levels(path) == [round(255 * 136 / 399), round(255 * 336 / 399)]
-    # Of several windows, the first.
+    # The first of several windows is used.
     write_dicom(
         path, values, "MONOCHROME2", **hounsfield, WindowCenter=[176, 0], WindowWidth=[1, 9]
     )

@@ -1,8 +1,9 @@
-"""Protocols as tables of facts, plans from small made-up data sets and from real ones."""
+"""Protocols, and plans from small made-up data sets and from real ones."""
 
 from __future__ import annotations
 
 from collections import Counter, defaultdict
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -10,6 +11,7 @@ import torch
 from PIL import Image
 
 from sodap.errors import SodapError
+from sodap.streams import protocols
 from sodap.streams.build import build_stream
 from sodap.streams.catalogue import find_source
 from sodap.streams.items import SPLITS
@@ -30,7 +32,7 @@ def write_image(path: Path, shade: int) -> None:
 
 
 def write_compact(root: Path, name: str, rows: list[str], header: str) -> None:
-    """The compact layout: images/ and labels.csv; the first cell is the file."""
+    """Write the compact layout: images/ and labels.csv, whose first cell is the file."""
     for index, row in enumerate(rows):
         write_image(root / name / "images" / row.split(",")[0], index % 256)
     (root / name / "labels.csv").write_text("\n".join([header, *rows]) + "\n")
@@ -65,7 +67,7 @@ def test_a_protocol_is_consistent(name: str) -> None:
 
 
 def test_the_paper_tables() -> None:
-    """Typed in once more from the paper: its totals a data set, or a session."""
+    """The totals of each data set or session, copied from the paper a second time."""
     sums = {
         "paper-dr": [3662, 12522, 14316],
         "paper-skin": [1168, 2226, 504],
@@ -80,18 +82,18 @@ def test_the_paper_tables() -> None:
     assert dr == [(1805, 1562, 295), (6266, 5343, 913), (5000, 8608, 708)]
 
 
-def test_the_paper_takes_all_there_is() -> None:
-    """What the paper counts is what the complete data sets have, but for the classes drawn."""
-    stages = {"0": "Normal", "1": "NPDR", "2": "NPDR", "3": "NPDR", "4": "PDR"}
+def test_the_paper_uses_the_complete_data_sets() -> None:
+    """The paper's counts are the totals of the data sets, except for undersampled classes."""
+    class_of_grade = {"0": "Normal", "1": "NPDR", "2": "NPDR", "3": "NPDR", "4": "PDR"}
     for domain in find_protocol("paper-dr").domains:
         whole: Counter[str] = Counter()
         for grade, count in find_source(domain.source).totals.items():
-            whole[stages[grade]] += count
+            whole[class_of_grade[grade]] += count
         drawn = domain.keep if isinstance(domain.keep, dict) else {}
         assert {**whole, **drawn} == domain.expected
 
 
-def test_no_such_protocol() -> None:
+def test_an_unknown_protocol() -> None:
     with pytest.raises(SodapError, match="no protocol is called 'x'; there are: paper-dr"):
         find_protocol("x")
 
@@ -99,7 +101,7 @@ def test_no_such_protocol() -> None:
 # ------------------------------------------------------------------ plans
 
 
-def kinds_by_group(domain: PlannedDomain) -> dict[str, set[str]]:
+def splits_by_group(domain: PlannedDomain) -> dict[str, set[str]]:
     found = defaultdict(set)
     for item, kind in zip(domain.items, domain.splits, strict=True):
         if item.group is not None:
@@ -107,19 +109,18 @@ def kinds_by_group(domain: PlannedDomain) -> dict[str, set[str]]:
     return found
 
 
-def test_a_plan_counts_and_compares(open_dr: Path) -> None:
+def test_counts_and_differences_of_a_plan(open_dr: Path) -> None:
     made = plan_protocol("open-dr", [open_dr], 0)
     assert [domain.name for domain in made.domains] == ["deepdrid", "idrid", "deepdrid_uwf"]
     assert [len(domain.items) for domain in made.domains] == [40, 40, 24]
     for domain in made.domains:
-        assert all(len(kinds) == 1 for kinds in kinds_by_group(domain).values())
+        assert all(len(kinds) == 1 for kinds in splits_by_group(domain).values())
         assert set(domain.splits) == set(SPLITS)
-    # Only complete data sets make no difference.
     assert "idrid: 8 images of '0', the complete data set has 168" in made.differences
     assert made.domains[1].counts() == {"Normal": 8, "NPDR": 24, "PDR": 8}
 
 
-def test_a_saved_plan_comes_back(open_dr: Path, tmp_path: Path) -> None:
+def test_saved_splits_give_the_same_plan(open_dr: Path, tmp_path: Path) -> None:
     first = plan_protocol("open-dr", [open_dr], 3)
     write_splits(tmp_path / "splits.csv", first.rows())
     again = plan_protocol("open-dr", [open_dr], 4, saved=read_splits(tmp_path / "splits.csv"))
@@ -132,13 +133,13 @@ def test_a_saved_plan_comes_back(open_dr: Path, tmp_path: Path) -> None:
     assert len(fewer.domains[0].items) == 36
 
 
-def test_a_data_set_that_is_not_here(tmp_path: Path) -> None:
+def test_a_missing_data_set(tmp_path: Path) -> None:
     with pytest.raises(SodapError, match="DeepDRiD, regular fundus images was not found at"):
         plan_protocol("open-dr", [tmp_path])
 
 
 @pytest.mark.parametrize("name", ["open-dr", "grouped-dr", "paper-skin"])
-def test_lists_are_for_the_paper_alone(tmp_path: Path, shared: Path, name: str) -> None:
+def test_lists_are_only_for_paper_dr(tmp_path: Path, shared: Path, name: str) -> None:
     with pytest.raises(SodapError, match=f"{name} makes its own splits"):
         plan_protocol(name, [tmp_path], lists=shared / "paper/splits")
 
@@ -150,20 +151,16 @@ def write_aptos(root: Path, names: list[tuple[str, str]]) -> None:
     (root / "aptos2019/train.csv").write_text("id_code,diagnosis\n" + lines)
 
 
-def test_the_authors_lists_say_who_is_where(
+def test_the_authors_lists_determine_the_splits(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from dataclasses import replace
-
-    import sodap.streams.protocols as module
-
     write_aptos(tmp_path, [("a", "0"), ("b", "2"), ("c", "4"), ("elsewhere", "1")])
     for kind, name in zip(SPLITS, ("c", "a", "gone"), strict=True):
         for domain, header in (("aptos", "id_code,diagnosis"), ("ddr", "id_code,diagnosis")):
             (tmp_path / f"{domain}_{kind}.csv").write_text(f"{header}\n{name},0\n")
         (tmp_path / f"drd_{kind}.csv").write_text(f"image,level\n{name}_left,0\n")
     paper = find_protocol("paper-dr")
-    monkeypatch.setitem(module._PROTOCOLS, "paper-dr", replace(paper, domains=paper.domains[:1]))
+    monkeypatch.setitem(protocols._PROTOCOLS, "paper-dr", replace(paper, domains=paper.domains[:1]))
     made = plan_protocol("paper-dr", [tmp_path], lists=tmp_path)
     (aptos,) = made.domains
     assert {i.path.stem: k for i, k in zip(aptos.items, aptos.splits, strict=True)} == {
@@ -174,7 +171,7 @@ def test_the_authors_lists_say_who_is_where(
     assert "aptos: 1 images of Normal, the paper has 1805" in made.differences
 
 
-def test_the_lists_alone_agree_with_the_paper(shared: Path) -> None:
+def test_the_lists_agree_with_the_paper(shared: Path) -> None:
     made = plan_lists(shared / "paper/splits")
     assert made.differences == ()
     assert made.domains[2].counts() == {"Normal": 5000, "NPDR": 8608, "PDR": 708}
@@ -182,7 +179,7 @@ def test_the_lists_alone_agree_with_the_paper(shared: Path) -> None:
         build_stream(made, 32)
 
 
-def test_sessions_that_are_never_learned(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_unseen_sessions(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("SODAP_CACHE", str(tmp_path / "cache"))
     for session in range(1, 12):
         for thing in range(1, 51):
@@ -194,7 +191,7 @@ def test_sessions_that_are_never_learned(tmp_path: Path, monkeypatch: pytest.Mon
     assert learned == ["s1", "s2", "s4", "s5", "s6", "s8", "s9", "s11"]
     assert [d.name for d in made.domains if not d.learned] == ["s3", "s7", "s10"]
     for domain in made.domains:
-        # Of five videos with two frames each: three, one and one; or all of them to test on.
+        # Five videos with two frames each: three, one and one, or all for test.
         wanted = (6, 2, 2) if domain.learned else (0, 0, 10)
         for kind, count in zip(SPLITS, wanted, strict=True):
             found = domain.counts(kind)
@@ -212,7 +209,7 @@ def test_sessions_that_are_never_learned(tmp_path: Path, monkeypatch: pytest.Mon
 # ------------------------------------------------------------------ streams
 
 
-def test_a_stream_is_what_was_planned(
+def test_a_stream_follows_its_plan(
     open_dr: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("SODAP_CACHE", str(tmp_path))
@@ -229,7 +226,7 @@ def test_a_stream_is_what_was_planned(
                 with Image.open(item.path) as file:
                     shade = torch.tensor(file.getpixel((0, 0)))
                 assert torch.equal(image[:, 3, 3], shade.to(torch.uint8))
-        # One cache a domain; the splits are views of it.
+        # The splits are views of one cache per domain.
         storages = {split.images.untyped_storage().data_ptr() for _, split in domain.splits()}
         assert len(storages) == 1
 
@@ -268,7 +265,7 @@ def test_own_table(tmp_path: Path) -> None:
     made = plan_table(table)
     assert (made.name, made.classes) == ("mine", ("a", "b"))
     assert [domain.name for domain in made.domains] == ["west", "east"]
-    assert all(len(kinds) == 1 for kinds in kinds_by_group(made.domains[0]).values())
+    assert all(len(kinds) == 1 for kinds in splits_by_group(made.domains[0]).values())
     assert list(made.domains[1].splits) == list(SPLITS) * 4
     table.write_text("\n".join([*lines[:-1], "east11.png,b,east,5,"]))
     with pytest.raises(SodapError, match="1 of 12 images have no split"):
@@ -278,7 +275,7 @@ def test_own_table(tmp_path: Path) -> None:
         plan_table(table)
 
 
-def test_nothing_there(tmp_path: Path) -> None:
+def test_no_images(tmp_path: Path) -> None:
     (tmp_path / "one/cat").mkdir(parents=True)
     with pytest.raises(SodapError, match="holds no images"):
         plan_folder(tmp_path)
@@ -302,7 +299,7 @@ def test_real_retinas(shared: Path) -> None:
         (73 + 69 + 28, 74, 4),
     ]
     for domain in made.domains:
-        assert all(len(kinds) == 1 for kinds in kinds_by_group(domain).values())
+        assert all(len(kinds) == 1 for kinds in splits_by_group(domain).values())
         for label in made.classes:
             holders = {i.group or i.path for i in domain.items if i.label == label}
             present = [kind for kind in SPLITS if domain.counts(kind)[label]]
@@ -316,7 +313,7 @@ def test_real_lesions(shared: Path) -> None:
     made = plan_protocol("open-skin", [shared / "data"])
     assert [counts(domain) for domain in made.domains] == [(560, 560), (1113, 1113), (400, 400)]
     for domain in made.domains:
-        assert all(len(kinds) == 1 for kinds in kinds_by_group(domain).values())
+        assert all(len(kinds) == 1 for kinds in splits_by_group(domain).values())
         for kind, share in zip(SPLITS, (0.8, 0.1, 0.1), strict=True):
             for label in made.classes:
                 part = domain.counts(kind)[label] / domain.counts()[label]

@@ -1,4 +1,4 @@
-"""Splits: nobody on two sides, fair shares, and the same deal wherever and whenever it is made."""
+"""Splits: groups stay together, shares hold, and names alone decide; saved and published splits."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def item(name: str, label: str = "a", group: str | None = None, kind: str | None
 
 @st.composite
 def collections(draw: st.DrawFn, pure: bool = False) -> list[Item]:
-    """Images of up to four classes; some in groups, of one class each where `pure`."""
+    """Images of up to four classes; some in groups; with `pure`, a group has one class."""
     count = draw(st.integers(1, 120))
     labels = "abcd"[: draw(st.integers(1, 4))]
     groups = draw(st.integers(1, 30))
@@ -54,7 +54,7 @@ def unit(one: Item) -> str:
 
 
 @given(collections(), st.integers(0, 3))
-def test_no_group_is_on_two_sides(items: list[Item], seed: int) -> None:
+def test_no_group_is_in_two_splits(items: list[Item], seed: int) -> None:
     sides = defaultdict(set)
     for one, kind in zip(
         items, assign_splits(items, EIGHT_ONE_ONE, seed, grouped=True), strict=True
@@ -64,16 +64,16 @@ def test_no_group_is_on_two_sides(items: list[Item], seed: int) -> None:
 
 
 @given(collections(), st.booleans(), st.randoms(use_true_random=False))
-def test_the_deal_does_not_depend_on_the_order(
+def test_splits_do_not_depend_on_the_order(
     items: list[Item], grouped: bool, shuffle: random.Random
 ) -> None:
-    def deal(each: list[Item]) -> dict[Path, str]:
+    def splits(each: list[Item]) -> dict[Path, str]:
         kinds = assign_splits(each, EIGHT_ONE_ONE, 7, grouped=grouped, root=ROOT)
         return {one.path: kind for one, kind in zip(each, kinds, strict=True)}
 
     mixed = items.copy()
     shuffle.shuffle(mixed)
-    assert deal(items) == deal(mixed)
+    assert splits(items) == splits(mixed)
 
 
 @given(
@@ -84,7 +84,7 @@ def test_the_deal_does_not_depend_on_the_order(
 def test_every_class_has_its_share(
     items: list[Item], fractions: tuple[float, float, float], seed: int
 ) -> None:
-    """Within one group of its share, where a share is a group or more; present where it can be."""
+    """Every split is within one group of its share of a class, and has the class if possible."""
     kinds = assign_splits(items, fractions, seed, grouped=True)
     for label in {one.label for one in items}:
         sizes = Counter(unit(one) for one in items if one.label == label)
@@ -95,12 +95,12 @@ def test_every_class_has_its_share(
             assert all(found[name] for name in used)
         smallest = min(part for part in fractions if part) / sum(fractions) * total
         for name, part in zip(SPLITS, fractions, strict=True):
-            # One group for every split may be more than the small ones' share; train pays.
+            # One group for each split may exceed the small shares; then train has less.
             slack = largest if name != "train" or smallest >= largest else 2 * largest
             assert abs(found[name] - part / sum(fractions) * total) <= slack
 
 
-def test_the_deal_is_this_one_on_every_machine() -> None:
+def test_splits_are_these_on_every_machine() -> None:
     items = [item(f"{index:02}.png", "ab"[index % 2], f"g{index // 3}") for index in range(30)]
     kinds = assign_splits(items, (6, 2, 2), 0, grouped=True, root=ROOT)
     assert " ".join(kinds[::3]) == "train train train val train test test train val train"
@@ -108,7 +108,7 @@ def test_the_deal_is_this_one_on_every_machine() -> None:
     assert other != kinds
 
 
-def test_a_move_of_the_folder_changes_nothing() -> None:
+def test_splits_do_not_depend_on_the_location_of_the_folder() -> None:
     here = [item(f"{index}.png") for index in range(40)]
     there = [Item(Path("/mnt/disk") / one.path, one.label, one.original) for one in here]
     one = assign_splits(here, EIGHT_ONE_ONE, 0, grouped=False, root=ROOT)
@@ -125,7 +125,7 @@ def test_too_few_groups_train_first_then_test() -> None:
 
 
 def test_mixed_groups_keep_the_shares_of_a_rare_class() -> None:
-    """Patients with a common and a rare finding must not all go where the common one is short."""
+    """Patients with a common and a rare label are not assigned by the common label alone."""
     items = [
         item(
             f"{patient}-{shot}.png", "rare" if patient < 40 and shot < 2 else "common", f"{patient}"
@@ -140,7 +140,7 @@ def test_mixed_groups_keep_the_shares_of_a_rare_class() -> None:
 
 
 @pytest.mark.parametrize("fractions", [(0, 1, 1), (-1, 1, 1), (1, -1, 1)])
-def test_impossible_shares(fractions: tuple[float, float, float]) -> None:
+def test_invalid_fractions(fractions: tuple[float, float, float]) -> None:
     with pytest.raises(SodapError, match="three numbers"):
         assign_splits([item("1.png")], fractions, 0, grouped=False)
 
@@ -157,7 +157,7 @@ def test_given_splits() -> None:
 
 
 @given(collections(), st.integers(0, 20), st.randoms(use_true_random=False))
-def test_undersampling_counts_exactly(
+def test_undersampling_keeps_exact_counts(
     items: list[Item], wanted: int, shuffle: random.Random
 ) -> None:
     before = Counter(one.label for one in items)
@@ -174,7 +174,7 @@ def test_undersampling_counts_exactly(
     assert level == [one for one in items if one in set(level)]
 
 
-# ------------------------------------------------------------------ files
+# ------------------------------------------------------------------ saved splits
 
 text = st.text(st.characters(exclude_categories=["Cs"], exclude_characters="\0\r"), max_size=12)
 
@@ -186,7 +186,7 @@ text = st.text(st.characters(exclude_categories=["Cs"], exclude_characters="\0\r
         max_size=8,
     )
 )
-def test_splits_come_back_as_they_were(
+def test_saved_splits_are_read_unchanged(
     tmp_path_factory: pytest.TempPathFactory, rows: list[SplitRow]
 ) -> None:
     path = tmp_path_factory.mktemp("splits") / "splits.csv"
@@ -194,12 +194,12 @@ def test_splits_come_back_as_they_were(
     assert read_splits(path) == rows
 
 
-STRANGE = os.fsdecode(b"M\xfcller, Jos\xe9.png")
+LATIN_1 = os.fsdecode(b"M\xfcller, Jos\xe9.png")
 """A name in Latin-1, which is not UTF-8."""
 
 
-def test_names_that_are_no_text_are_dealt_saved_and_found_again(tmp_path: Path) -> None:
-    items = [item(name) for name in (STRANGE, "M\u00fcller.png", *map(str, range(20)))]
+def test_file_names_that_are_not_utf8(tmp_path: Path) -> None:
+    items = [item(name) for name in (LATIN_1, "M\u00fcller.png", *map(str, range(20)))]
     kinds = assign_splits(items, (8, 1, 1), 0, grouped=False, root=ROOT)
     assert Counter(kinds) == {"train": 18, "val": 2, "test": 2}
     assert len(undersample(items, {"a": 5}, 0, root=ROOT)) == 5
@@ -208,14 +208,14 @@ def test_names_that_are_no_text_are_dealt_saved_and_found_again(tmp_path: Path) 
         for one, kind in zip(items, kinds, strict=True)
     ]
     write_splits(tmp_path / "splits.csv", rows)
-    assert os.fsencode(STRANGE) in (tmp_path / "splits.csv").read_bytes()
+    assert os.fsencode(LATIN_1) in (tmp_path / "splits.csv").read_bytes()
     assert read_splits(tmp_path / "splits.csv") == rows
     found = apply_splits(items, rows, "d", root=ROOT)
     assert (found.items, found.splits, found.missing) == (items, kinds, 0)
 
 
-def test_a_table_of_splits_that_was_saved_in_latin_1(tmp_path: Path) -> None:
-    """Its rows must not be taken for files that are gone: their images would be left out."""
+def test_splits_saved_in_latin_1_are_refused(tmp_path: Path) -> None:
+    """Otherwise their images would look like deleted files and be left out."""
     rows = [SplitRow("d", "M\u00fcller.png", "a", "a", "", "val")]
     path = tmp_path / "splits.csv"
     write_splits(path, rows)
@@ -228,7 +228,7 @@ def test_a_table_of_splits_that_was_saved_in_latin_1(tmp_path: Path) -> None:
         read_splits(path)
 
 
-def test_a_table_of_splits_that_excel_saved(tmp_path: Path) -> None:
+def test_splits_saved_by_excel(tmp_path: Path) -> None:
     rows = [
         SplitRow("d", "1.png", "a", "a", "", "val"),
         SplitRow("d", "2.png", "a", "a", "", "test"),
@@ -273,7 +273,7 @@ def test_damaged_splits(tmp_path: Path, content: str, words: str) -> None:
         read_splits(path)
 
 
-def test_no_splits(tmp_path: Path) -> None:
+def test_missing_files_of_splits(tmp_path: Path) -> None:
     with pytest.raises(SodapError, match="no file of splits"):
         read_splits(tmp_path / "nothing.csv")
     with pytest.raises(SodapError, match=r"cannot read .*a\\x00\.csv as a table of splits"):
@@ -311,7 +311,7 @@ def test_wrong_lines_in_lists(tmp_path: Path, line: str, words: str) -> None:
 
 
 def test_the_authors_lists(shared: Path) -> None:
-    """Counted by hand, with another reader than the package's."""
+    """Counts, compared with another CSV reader."""
     rows = read_list_rows(shared / "paper/splits")
     for domain, sizes in (
         ("aptos", (2930, 366, 366)),

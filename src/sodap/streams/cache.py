@@ -32,17 +32,18 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor, as_completed
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import PIL
-import torch
-from torch import Tensor
 
 from sodap.errors import SodapError
 from sodap.formats import format_bytes
 from sodap.storage import TEMPORARY, write_bytes, write_json
-from sodap.streams.images import Fit, decode_image, read_file
+from sodap.streams.images import Fit, decode_image, read_file, read_images
 from sodap.streams.names import printable
+
+if TYPE_CHECKING:
+    from torch import Tensor
 
 # Match only our own files: the folder may hold others.
 _CACHE_FILE = re.compile(r"[0-9a-f]{16,64}\.(images|json|partial|journal|lock)")
@@ -86,7 +87,7 @@ def cached_images(
     Writing to the tensor does not change the file (copy on write).
     """
     if not paths:
-        return torch.empty(0, 3, size, size, dtype=torch.uint8)
+        return read_images([], size)
     cache = _Cache(paths, size, fit, folder or cache_folder())
     # A finished cache needs no lock: a shared one may be on a read-only drive.
     if cache.is_valid(verify):
@@ -174,6 +175,8 @@ class _Cache:
 
     def open(self) -> Tensor:
         """Map the cache into memory, copy on write."""
+        import torch  # slow to import, and not needed to build or delete a cache
+
         with self.data.open("rb") as file:
             mapping = mmap.mmap(
                 file.fileno(),

@@ -1,20 +1,18 @@
-"""Sources by name, where they are looked for, and what other packages may add."""
+"""Data sets by name, their folders, and sources of other packages."""
 
 from __future__ import annotations
 
 import os
 import sys
 import warnings
-from collections.abc import Callable, Iterator
-from importlib.metadata import EntryPoint, EntryPoints
+from collections.abc import Iterator
 from pathlib import Path
-from types import ModuleType
 
 import pytest
 
 from sodap.errors import SodapError
 from sodap.plugins import BrokenPluginWarning, load_plugins
-from sodap.streams import catalogue
+from sodap.streams import catalogue, protocols
 from sodap.streams.catalogue import (
     data_roots,
     find_source,
@@ -24,6 +22,7 @@ from sodap.streams.catalogue import (
     source_names,
 )
 from sodap.streams.items import Item, Source
+from sodap.streams.protocols import find_protocol
 
 
 def make_source(name: str = "clinic", items: list[Item] | None = None) -> Source:
@@ -40,9 +39,10 @@ def make_source(name: str = "clinic", items: list[Item] | None = None) -> Source
 
 @pytest.fixture(autouse=True)
 def _fresh_catalogue(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    """What a test registers is forgotten after it."""
+    """Restore the registries after each test."""
     source_names()
     monkeypatch.setattr(catalogue, "_SOURCES", dict(catalogue._SOURCES))
+    monkeypatch.setattr(protocols, "_PROTOCOLS", dict(protocols._PROTOCOLS))
     yield
     load_plugins.cache_clear()
 
@@ -64,7 +64,7 @@ def test_an_unknown_name_lists_the_known_ones() -> None:
         assert name in str(error.value)
 
 
-def test_a_name_is_taken_once() -> None:
+def test_names_are_unique() -> None:
     source = register_source(make_source())
     assert register_source(source) is source
     with pytest.raises(ValueError, match="'clinic' is registered already"):
@@ -84,7 +84,7 @@ def test_roots(monkeypatch: pytest.MonkeyPatch) -> None:
     assert data_roots("mine") == [Path("mine")]
 
 
-def test_the_first_place_counts(tmp_path: Path) -> None:
+def test_the_first_existing_folder_is_used(tmp_path: Path) -> None:
     source = make_source()
     roots = [tmp_path / "a", tmp_path / "b", tmp_path / "c"]
     assert locate(source, roots) is None
@@ -103,7 +103,7 @@ def put(*paths: Path) -> None:
         path.touch()
 
 
-def test_items_come_sorted_and_once(tmp_path: Path) -> None:
+def test_items_are_sorted_and_unique(tmp_path: Path) -> None:
     home = tmp_path / "clinic"
     put(home / "b.png", home / "a.png")
     b, a = Item(home / "b.png", "ill", "1"), Item(home / "a.png", "well", "0")
@@ -135,7 +135,7 @@ def test_no_items_is_an_error_with_advice(tmp_path: Path) -> None:
         read_source("clinic", [tmp_path])
 
 
-def test_missing_files_are_counted_folder_by_folder(
+def test_missing_files_are_counted_with_one_listing_per_folder(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     home = tmp_path / "clinic"
@@ -145,14 +145,14 @@ def test_missing_files_are_counted_folder_by_folder(
     listed: list[str] = []
     scandir = os.scandir
 
-    def noted(folder: Path) -> object:
+    def counting(folder: Path) -> object:
         listed.append(str(folder))
         return scandir(folder)
 
     register_source(make_source(items=[Item(path, "ill", "1") for path in there]))
-    monkeypatch.setattr(os, "scandir", noted)
+    monkeypatch.setattr(os, "scandir", counting)
     assert len(read_source("clinic", [tmp_path])) == 100
-    assert listed == [str(home / "a"), str(home / "b")]
+    assert sorted(listed) == [str(home / "a"), str(home / "b")]
 
     register_source(make_source("ward", [Item(path, "ill", "1") for path in there + gone]))
     (tmp_path / "ward").mkdir()
@@ -163,69 +163,76 @@ def test_missing_files_are_counted_folder_by_folder(
 # ------------------------------------------------------------------ other packages
 
 
-Announce = Callable[[dict[str, object]], None]
+def install_package(root: Path, name: str, code: str, *entries: str) -> None:
+    """Write a module with entry points to `root`, with the metadata that pip writes."""
+    (root / f"{name}.py").write_text(code)
+    metadata = root / f"{name}-1.0.dist-info"
+    metadata.mkdir()
+    (metadata / "METADATA").write_text(f"Name: {name}\nVersion: 1.0\n")
+    lines = [f"{entry} = {name}:{entry}" for entry in entries]
+    (metadata / "entry_points.txt").write_text("\n".join([f"[{catalogue.PLUGINS}]", *lines]))
+
+
+CODE = """
+from sodap.streams.augmentation import Augmentation
+from sodap.streams.items import Source
+from sodap.streams.protocols import DomainSpec, Protocol, register_protocol
+
+SOURCE = Source("clinic", "a clinic", ("well", "ill"), "", "", "ask", read=lambda root: [])
+CORE50 = Source("core50", "a name that is taken", (), "", "", "ask", read=lambda root: [])
+TEXT = "a string"
+register_protocol(
+    Protocol(
+        "clinic-protocol",
+        "images of a clinic",
+        SOURCE.classes,
+        (DomainSpec("clinic", "clinic"),),
+        (8, 1, 1),
+        grouped=True,
+        augmentation=Augmentation(),
+        note="",
+    )
+)
+"""
 
 
 @pytest.fixture
-def announce(monkeypatch: pytest.MonkeyPatch) -> Announce:
-    """Put things into a module `other_package` and announce them as sources; None is absent."""
-
-    def install(things: dict[str, object]) -> None:
-        module = ModuleType("other_package")
-        vars(module).update({name: thing for name, thing in things.items() if thing is not None})
-        monkeypatch.setitem(sys.modules, "other_package", module)
-        found = EntryPoints(
-            EntryPoint(name, f"other_package:{name}", catalogue.PLUGINS) for name in things
-        )
-        monkeypatch.setattr("sodap.plugins.entry_points", lambda group: found.select(group=group))
-        load_plugins.cache_clear()
-
-    return install
+def plugins(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+    """A folder on the import path for packages with entry points."""
+    monkeypatch.syspath_prepend(tmp_path)
+    load_plugins.cache_clear()
+    yield tmp_path
+    for name in ("clinic_images", "broken_images"):
+        sys.modules.pop(name, None)
 
 
-def test_another_package_adds_a_source(announce: Announce) -> None:
-    source = make_source()
-    announce({"SOURCE": source})
+def test_a_package_adds_a_source_and_a_protocol(plugins: Path) -> None:
+    install_package(plugins, "clinic_images", CODE, "SOURCE")
+    assert find_protocol("clinic-protocol").domains[0].source == "clinic"
+    assert find_source("clinic").title == "a clinic"
     assert "clinic" in source_names()
-    assert find_source("clinic") is source
 
 
 @pytest.mark.parametrize(
-    ("thing", "reason"),
+    ("entry", "reason"),
     [
-        ("a string", "it is a str, not a Source"),
-        (None, "module 'other_package' has no attribute 'odd'"),
-        (make_source("core50"), "'core50' is registered already"),
+        ("TEXT", "it is a str, not a Source"),
+        ("MISSING", "has no attribute 'MISSING'"),
+        ("CORE50", "'core50' is registered already"),
     ],
 )
-def test_a_broken_plugin_is_named_and_left_out(
-    announce: Announce, thing: object, reason: str
-) -> None:
-    known = source_names()
-    announce({"odd": thing, "fine": make_source()})
-    with pytest.warns(BrokenPluginWarning, match=f"'odd' .*other_package:odd.* {reason}"):
-        assert source_names() == sorted([*known, "clinic"])
+def test_a_broken_entry_point_is_left_out(plugins: Path, entry: str, reason: str) -> None:
+    install_package(plugins, "clinic_images", CODE, "SOURCE", entry)
+    with pytest.warns(BrokenPluginWarning, match=f"clinic_images:{entry}.* {reason}") as caught:
+        assert "clinic" in source_names()
+    assert len(caught) == 1
     with warnings.catch_warnings():
-        warnings.simplefilter("error")  # said once
+        warnings.simplefilter("error")  # only one warning per process
         find_source("clinic")
 
 
-def test_an_installed_package_is_enough(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Real metadata on the path, as pip leaves it: one package that works and one that does not."""
-    (tmp_path / "clinic_images.py").write_text(
-        "from sodap.streams.items import Source\n"
-        "SOURCE = Source('clinic', 'a clinic', (), 'none', 'none', 'ask', read=lambda root: [])\n"
-    )
-    (tmp_path / "broken_images.py").write_text("import no_such_package\n")
-    for package in ("clinic", "broken"):
-        metadata = tmp_path / f"{package}_images-1.0.dist-info"
-        metadata.mkdir()
-        (metadata / "METADATA").write_text(f"Name: {package}-images\nVersion: 1.0\n")
-        (metadata / "entry_points.txt").write_text(
-            f"[sodap.sources]\n{package} = {package}_images:SOURCE\n"
-        )
-    monkeypatch.syspath_prepend(tmp_path)
-    load_plugins.cache_clear()
-    with pytest.warns(BrokenPluginWarning, match=r"'broken' .* No module named 'no_such_package'"):
+def test_a_package_that_cannot_be_imported_is_left_out(plugins: Path) -> None:
+    install_package(plugins, "broken_images", "import no_such_package\n", "SOURCE")
+    install_package(plugins, "clinic_images", CODE, "SOURCE")
+    with pytest.warns(BrokenPluginWarning, match="No module named 'no_such_package'"):
         assert find_source("clinic").title == "a clinic"
-    monkeypatch.delitem(sys.modules, "clinic_images")

@@ -1,4 +1,4 @@
-"""Each data set in miniature, in the layout, with the names and columns of its authors."""
+"""Small copies of each data set, with the layout, names and columns of the original."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ def put_text(path: Path, *lines: str) -> None:
 
 
 def put_sheet(path: Path, *rows: Iterable[object]) -> None:
-    """A spreadsheet as common programs write it: strings apart, numbers in place, gaps left out."""
+    """Write a spreadsheet as programs do: shared strings, inline numbers, no empty cells."""
     strings: list[str] = []
     lines = []
     for number, row in enumerate(rows, start=1):
@@ -76,7 +76,7 @@ def put_sheet(path: Path, *rows: Iterable[object]) -> None:
 
 
 # ------------------------------------------------------------------ the trees
-# Each builds a data set below the given folder and says what should be read from it.
+# Each function writes the label files of a data set and returns the items to expect.
 
 
 def aptos2019(home: Path) -> list[Expected]:
@@ -356,7 +356,7 @@ every_source = pytest.mark.parametrize("name", source_names())
 
 
 def build(name: str, root: Path) -> list[Expected]:
-    """The tree with its images, at ROOT/NAME."""
+    """Write the data set with its images to ROOT/NAME."""
     expected = TREES[name](root / name)
     for item in expected:
         put_image(root / name / item.path)
@@ -374,11 +374,11 @@ def seen(name: str, root: Path) -> list[Expected]:
     ]
 
 
-# ------------------------------------------------------------------ what holds for all
+# ------------------------------------------------------------------ all data sets
 
 
 @every_source
-def test_a_tree_is_read_as_its_authors_made_it(name: str, tmp_path: Path) -> None:
+def test_the_published_layout_is_read(name: str, tmp_path: Path) -> None:
     expected = build(name, tmp_path)
     assert seen(name, tmp_path) == expected
     for item in read_source(name, [tmp_path]):
@@ -409,7 +409,7 @@ def test_the_order_does_not_depend_on_the_disk(
 
 
 @every_source
-def test_every_source_says_what_it_is(name: str) -> None:
+def test_every_source_is_described(name: str) -> None:
     source = find_source(name)
     assert source.name == name
     for text in (source.title, source.licence, source.citation, source.advice):
@@ -421,7 +421,7 @@ def test_every_source_says_what_it_is(name: str) -> None:
 
 
 @every_source
-def test_a_data_set_that_is_not_there_comes_with_advice(name: str, tmp_path: Path) -> None:
+def test_the_error_for_a_missing_data_set_has_advice(name: str, tmp_path: Path) -> None:
     roots = [tmp_path / "a", tmp_path / "b"]
     with pytest.raises(SodapError) as error:
         read_source(name, roots)
@@ -437,7 +437,7 @@ def test_an_empty_folder_is_an_error(name: str, tmp_path: Path) -> None:
         read_source(name, [tmp_path])
 
 
-# In the others the images themselves are the list, so that none can be missing from it.
+# Data sets with label files; in the others, the files themselves are the list.
 LISTED = [
     name for name in source_names() if name not in ("core50", "core50_sample", "folder", "pacs")
 ]
@@ -460,7 +460,7 @@ LABEL_COLUMNS = {
 
 
 def label_files(home: Path) -> list[Path]:
-    """All that can be broken in the same way: text files with a label in each line."""
+    """Text files with a label in each line."""
     others = ("test.csv", "Challenge1_upload.csv")
     return [
         path
@@ -470,8 +470,8 @@ def label_files(home: Path) -> list[Path]:
 
 
 @pytest.mark.parametrize("name", [name for name in LISTED if name != "table"])
-def test_a_strange_label_or_header_is_found_with_its_line(name: str, tmp_path: Path) -> None:
-    """In each label file in turn: one more line with a strange label, then a strange header."""
+def test_errors_name_the_line_of_a_wrong_label_or_header(name: str, tmp_path: Path) -> None:
+    """For each label file: an additional line with an unknown label, then a wrong header."""
     build(name, tmp_path)
     files = label_files(tmp_path / name)
     assert files
@@ -498,7 +498,7 @@ def test_a_strange_label_or_header_is_found_with_its_line(name: str, tmp_path: P
     read_source(name, [tmp_path])
 
 
-# ------------------------------------------------------------------ other ways to unpack
+# ------------------------------------------------------------------ variants of the layouts
 
 
 @pytest.mark.parametrize(
@@ -517,9 +517,7 @@ def test_a_strange_label_or_header_is_found_with_its_line(name: str, tmp_path: P
         ("derm7pt", ".", "release_v0"),
     ],
 )
-def test_archives_unpack_in_several_ways(
-    name: str, before: str, after: str, tmp_path: Path
-) -> None:
+def test_variants_of_the_archives(name: str, before: str, after: str, tmp_path: Path) -> None:
     expected = build(name, tmp_path)
     home, other = tmp_path / name, tmp_path / "other" / name
     other.mkdir(parents=True)
@@ -540,7 +538,7 @@ def test_archives_unpack_in_several_ways(
     assert [item[1:] for item in seen(name, tmp_path / "other")] == [item[1:] for item in expected]
 
 
-def test_ham10000_is_also_read_as_dataverse_converts_it(tmp_path: Path) -> None:
+def test_ham10000_with_the_tab_file_of_dataverse(tmp_path: Path) -> None:
     expected = build("ham10000", tmp_path)
     labels = tmp_path / "ham10000/HAM10000_metadata.csv"
     quoted = [
@@ -558,7 +556,7 @@ def test_core50_has_fifty_objects(tmp_path: Path) -> None:
         read_source("core50", [tmp_path])
 
 
-def test_pacs_without_a_class_is_not_pacs(tmp_path: Path) -> None:
+def test_pacs_needs_all_classes(tmp_path: Path) -> None:
     build("pacs", tmp_path)
     for image in (tmp_path / "pacs/kfold/sketch/house").iterdir():
         image.unlink()
@@ -573,14 +571,14 @@ def test_drd_needs_the_eye_in_the_name(tmp_path: Path) -> None:
         read_source("drd", [tmp_path])
 
 
-def test_ddr_lines_have_two_words(tmp_path: Path) -> None:
+def test_ddr_lines_have_a_file_and_a_grade(tmp_path: Path) -> None:
     build("ddr", tmp_path)
     put_text(tmp_path / "ddr/DR_grading/valid.txt", "a.jpg 0", "b.jpg")
     with pytest.raises(SodapError, match=r"valid.txt, line 2: expected a file name and a grade"):
         read_source("ddr", [tmp_path])
 
 
-def test_a_row_without_a_grade_is_found(tmp_path: Path) -> None:
+def test_a_row_without_a_grade_is_an_error(tmp_path: Path) -> None:
     build("deepdrid", tmp_path)
     file = tmp_path / "deepdrid/regular_fundus_images/regular-fundus-validation"
     file = file / "regular-fundus-validation.csv"
@@ -645,17 +643,17 @@ def test_compact_copies(
     assert seen(name, tmp_path) == expected
 
 
-def test_a_compact_copy_with_a_strange_split(tmp_path: Path) -> None:
+def test_a_compact_copy_with_an_unknown_split(tmp_path: Path) -> None:
     put_text(tmp_path / "idrid/labels.csv", "image,grade,official_split", "a.jpg,0,holdout")
     with pytest.raises(SodapError, match="line 2: the split 'holdout' is not one of train"):
         read_source("idrid", [tmp_path])
 
 
-# ------------------------------------------------------------------ the whole number of rows
+# ------------------------------------------------------------------ complete data sets
 
 
 def spread(totals: dict[str, int]) -> list[str]:
-    """Every label as often as it occurs."""
+    """Every label, repeated as often as it occurs."""
     return [label for label, count in totals.items() for _ in range(count)]
 
 
@@ -666,7 +664,7 @@ def counts(name: str, root: Path) -> tuple[int, ...]:
     return tuple(labels[label] for label in find_source(name).classes)
 
 
-def test_the_classes_of_aptos2019_are_as_many_as_in_the_paper(tmp_path: Path) -> None:
+def test_counts_of_aptos2019_agree_with_the_paper(tmp_path: Path) -> None:
     grades = spread({"0": 1805, "1": 370, "2": 999, "3": 193, "4": 295})
     rows = [f"{number:012x},{grade}" for number, grade in enumerate(grades)]
     put_text(tmp_path / "aptos2019/train.csv", "id_code,diagnosis", *rows)
@@ -678,7 +676,7 @@ def test_the_classes_of_aptos2019_are_as_many_as_in_the_paper(tmp_path: Path) ->
     assert len(read_source("aptos2019", [tmp_path])) == 3662
 
 
-def test_the_classes_of_ddr_are_as_many_as_in_the_paper(tmp_path: Path) -> None:
+def test_counts_of_ddr_agree_with_the_paper(tmp_path: Path) -> None:
     grades = spread({"0": 6266, "1": 630, "2": 4477, "3": 236, "4": 913, "5": 1151})
     lines = [f"007-{number:05}.jpg {grade}" for number, grade in enumerate(grades)]
     assert len(lines) == 13673
@@ -687,7 +685,7 @@ def test_the_classes_of_ddr_are_as_many_as_in_the_paper(tmp_path: Path) -> None:
     assert counts("ddr", tmp_path) == (6266, 5343, 913)
 
 
-def test_the_classes_of_drd_before_undersampling(tmp_path: Path) -> None:
+def test_counts_of_drd_before_undersampling(tmp_path: Path) -> None:
     grades = spread({"0": 25810, "1": 2443, "2": 5292, "3": 873, "4": 708})
     rows = [
         f"{number // 2}_{('left', 'right')[number % 2]},{grade}"
@@ -779,8 +777,8 @@ def test_real_frames_of_core50(shared: Path) -> None:
         assert item.group == f"s{int(session)}/o{int(thing)}"
 
 
-def test_the_real_lists_of_the_paper_are_in_the_totals(shared: Path) -> None:
-    """The authors' split lists of the paper hold every graded image of APTOS and DDR once."""
+def test_the_lists_of_the_paper_agree_with_the_totals(shared: Path) -> None:
+    """The lists of the paper's authors hold every graded image of APTOS and DDR once."""
     splits = shared / "paper" / "splits"
     if not splits.is_dir():
         pytest.skip(f"no split lists at {splits}")

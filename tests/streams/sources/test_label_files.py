@@ -1,4 +1,4 @@
-"""Label files with all that spreadsheets, editors and other systems do to them."""
+"""Label files in the variants that spreadsheets, editors and other systems write."""
 
 from __future__ import annotations
 
@@ -37,14 +37,14 @@ SPACE = 'xmlns="http://schemas.openxmlformats.org/spreadsheetml/2006/main"'
         b"grade,image,other\n0,a,x\n1,b\n",
     ],
 )
-def test_one_table_in_many_hands(content: bytes, tmp_path: Path) -> None:
+def test_variants_of_one_table(content: bytes, tmp_path: Path) -> None:
     file = tmp_path / "labels.csv"
     file.write_bytes(content)
     rows = read_rows(file, ["image", "grade"])
     assert [(row["image"], row["grade"]) for row in rows] == [("a", "0"), ("b", "1")]
 
 
-def test_rows_know_their_line(tmp_path: Path) -> None:
+def test_rows_have_their_line_number(tmp_path: Path) -> None:
     file = tmp_path / "labels.csv"
     file.write_text('image,note\n\na,"two\nlines"\nb,x\n')
     rows = read_rows(file, ["image"])
@@ -65,7 +65,7 @@ def test_rows_know_their_line(tmp_path: Path) -> None:
         (b"image,grade\na," + b"0" * 200_000, "line 2: field larger than"),
     ],
 )
-def test_what_is_no_table(content: bytes, message: str, tmp_path: Path) -> None:
+def test_files_that_are_not_tables(content: bytes, message: str, tmp_path: Path) -> None:
     file = tmp_path / "labels.csv"
     file.write_bytes(content)
     with pytest.raises(SodapError, match=message) as error:
@@ -73,7 +73,7 @@ def test_what_is_no_table(content: bytes, message: str, tmp_path: Path) -> None:
     assert str(file) in str(error.value)
 
 
-def test_no_file_and_a_folder(tmp_path: Path) -> None:
+def test_missing_file_and_folder(tmp_path: Path) -> None:
     with pytest.raises(SodapError, match="there is no label file at"):
         read_rows(tmp_path / "labels.csv", ["image"])
     with pytest.raises(SodapError, match="Is a directory"):
@@ -94,7 +94,7 @@ def test_cells(tmp_path: Path) -> None:
         first.one_of(first["grade"], ("0", "2"))
 
 
-# All line breaks are one, within a cell too.
+# Without carriage returns, since line breaks within cells are normalised.
 words = st.text(st.characters(codec="utf-8", exclude_characters="\x00\r"), max_size=12)
 
 
@@ -102,10 +102,10 @@ words = st.text(st.characters(codec="utf-8", exclude_characters="\x00\r"), max_s
     max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
 )
 @given(names=st.lists(words, max_size=8), ending=st.sampled_from(["\n", "\r\n"]), bom=st.booleans())
-def test_what_a_csv_writer_writes_is_read(
+def test_output_of_the_csv_writer_is_read(
     names: list[str], ending: str, bom: bool, tmp_path: Path
 ) -> None:
-    """Up to spaces at the ends, which people do not mean."""
+    """Except for spaces at the ends of cells, which are removed."""
     text = io.StringIO()
     writer = csv.writer(text, lineterminator=ending, quoting=csv.QUOTE_ALL)
     writer.writerow(["image", "number"])
@@ -130,7 +130,7 @@ def sheet(*rows: str) -> str:
     return f"<worksheet {SPACE}><sheetData>{''.join(rows)}</sheetData></worksheet>"
 
 
-def test_a_spreadsheet_with_gaps_pieces_and_blank_rows(tmp_path: Path) -> None:
+def test_a_spreadsheet_with_empty_cells_formatted_text_and_blank_rows(tmp_path: Path) -> None:
     file = tmp_path / "labels.xlsx"
     put_parts(
         file,
@@ -151,13 +151,13 @@ def test_a_spreadsheet_with_gaps_pieces_and_blank_rows(tmp_path: Path) -> None:
     assert (row.place, row["image_id"], row["DR_Levels"]) == ("line 4", "1_l1", "2")
 
 
-def test_cells_without_places_follow_one_another(tmp_path: Path) -> None:
+def test_cells_without_a_position(tmp_path: Path) -> None:
     file = tmp_path / "labels.xlsx"
     put_parts(file, sheet=sheet("<row><c><v>1</v></c><c><v>2.0</v></c></row>"))
     assert read_sheet(file) == [(1, ["1", "2.0"])]
 
 
-def test_what_is_no_spreadsheet(tmp_path: Path) -> None:
+def test_files_that_are_not_spreadsheets(tmp_path: Path) -> None:
     file = tmp_path / "labels.xlsx"
     with pytest.raises(SodapError, match="there is no label file at"):
         read_sheet(file)
