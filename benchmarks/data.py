@@ -253,7 +253,7 @@ def main() -> None:
             "device": asked.device,
             "images_per_second": rates,
             "ratios": ratios,
-            "machine": environment(),
+            "machine": environment().model_dump(mode="json"),
         }
         write_json(asked.record, record)
 

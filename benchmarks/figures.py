@@ -32,6 +32,6 @@ def write(path: Path, figures: Mapping[str, float], targets: Targets, **more: An
         **more,
         "figures": {name: round(value, 4) for name, value in figures.items()},
         "targets": {name: f"{sign} {bound:g}" for name, (bound, sign) in targets.items()},
-        "machine": environment(),
+        "machine": environment().model_dump(mode="json"),
     }
     write_json(path, record)

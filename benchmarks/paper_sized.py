@@ -11,7 +11,6 @@ minutes are those of the first run, which compiles.
 from __future__ import annotations
 
 import argparse
-import json
 import tempfile
 import time
 from collections.abc import Mapping, Sequence
@@ -26,6 +25,8 @@ from benchmarks.busy import BusyGpu
 from benchmarks.figures import show, write
 from sodap.runs.callback import RunCallback
 from sodap.runs.config import RunConfig, load_config
+from sodap.runs.reading import read_log
+from sodap.runs.record import EpochRow
 from sodap.runs.run import run
 from sodap.streams import Augmentation, Domain, Split, Stage, Stream
 from sodap.streams.protocols import Protocol, find_protocol
@@ -99,12 +100,12 @@ class Clock(RunCallback):
     def __init__(self) -> None:
         self.warm: float | None = None
 
-    def epoch_done(self, stage: Stage, row: Mapping[str, Any]) -> None:
+    def epoch_done(self, stage: Stage, row: EpochRow) -> None:
         if self.warm is None:
             self.warm = time.perf_counter()
         print(
-            f"  stage {row['stage']}, epoch {row['epoch']}: {row['seconds']:.1f} s, "
-            f"{row['images_per_second']:.0f} images/s in training",
+            f"  stage {row.stage}, epoch {row.epoch}: {row.seconds:.1f} s, "
+            f"{row.images_per_second:.0f} images/s in training",
             flush=True,
         )
 
@@ -123,23 +124,19 @@ def measured(sizes: Sizes, config: RunConfig, side: int, stages: int) -> dict[st
         began = time.perf_counter()
         record = run(config, Path(folder) / "run", stream=stream, callback=clock)
         seconds = time.perf_counter() - began
-        epochs = [row["seconds"] for row in _log(Path(folder) / "run")]
+        rows, _ = read_log(Path(folder) / "run" / "log.jsonl")
     return {
-        "stages": len(record["stages"]),
+        "stages": len(record.stages),
         "epochs": config.training.epochs,
         "training_images": sum(len(domain.train) for domain in stream.domains),
         "minutes": seconds / 60,
-        "epoch_seconds": epochs,
-        "stage_seconds": [stage["seconds"] for stage in record["stages"]],
+        "epoch_seconds": [row.seconds for row in rows],
+        "stage_seconds": [stage.seconds for stage in record.stages],
         "gpu_busy": gpu.share(clock.warm or began),
-        "train_images_per_second": record["throughput"]["train"],
-        "inference_images_per_second": record["throughput"]["inference"],
-        "peak_gpu_bytes": max((stage["peak_gpu_bytes"] or 0) for stage in record["stages"]),
+        "train_images_per_second": record.throughput.train,
+        "inference_images_per_second": record.throughput.inference,
+        "peak_gpu_bytes": max((stage.peak_gpu_bytes or 0) for stage in record.stages),
     }
-
-
-def _log(folder: Path) -> list[dict[str, Any]]:
-    return [json.loads(line) for line in (folder / "log.jsonl").read_text("utf-8").splitlines()]
 
 
 def whole(part: Mapping[str, Any], sizes: Sizes, epochs: int) -> float:

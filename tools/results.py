@@ -365,7 +365,7 @@ def searched() -> list[str]:
         "",
         "## Settings compared on validation images",
         "",
-        "How the defaults were chosen (`python -m tools.search`, records in `results/search/`).",
+        "How the defaults were chosen; the records are in `results/search/`.",
         "Each domain's validation images stand in for its test images here. Two or three seeds are",
         "few: differences below about 0.01 are noise.",
     ]

@@ -133,7 +133,7 @@ def test_a_failure_is_told_at_the_end(
     waiting: int,
     words: str,
 ) -> None:
-    outcome = GridSummary(failures={"digits ridge seed 0": "bad luck"}, waiting=waiting)
+    outcome = GridSummary(failures={"digits ridge seed 0": "bad luck"}, not_started=waiting)
     monkeypatch.setattr(Grid, "run", lambda *_: outcome)
     with pytest.raises(typer.Exit) as end:
         run_bench(

@@ -9,10 +9,11 @@ import pty
 import re
 import shutil
 import subprocess
+import sys
 import time
 from collections.abc import Callable
+from concurrent.futures import Future, wait
 from pathlib import Path
-from typing import Any
 
 import pytest
 from rich.console import Console, RenderableType
@@ -22,15 +23,27 @@ from tests.conftest import make_stream
 from sodap.cli.watch import (
     BARS,
     Snapshot,
+    binned,
     frame,
     sparkline,
-    take,
-    thinned,
+    take_snapshot,
     time_left,
     watch_run,
 )
 from sodap.errors import SodapError
-from sodap.runs import RunCallback, load_config, run
+from sodap.learning import Training
+from sodap.runs import RunCallback, RunConfig, RunRecord, load_config, run
+from sodap.runs.reading import read_log, read_record
+from sodap.runs.record import (
+    DomainInfo,
+    EpochRow,
+    MetricsByMeasure,
+    ResultMatrices,
+    SplitCounts,
+    StageRecord,
+    StreamInfo,
+)
+from sodap.runs.writer import Writer
 from sodap.storage import load_state, write_json
 from sodap.streams import Stage
 
@@ -52,43 +65,41 @@ class Onlooker(RunCallback):
         self.folder = folder
         self.frames: list[str] = []
 
-    def epoch_done(self, stage: Stage, row: Any) -> None:
-        def is_written(now: Snapshot) -> bool:
-            assert now.record is not None
-            under_way = now.record.get("under_way", {})
-            return row in now.rows and under_way.get("stage") == stage.number
+    def epoch_done(self, stage: Stage, row: EpochRow) -> None:
+        self.frames.append(shown(frame(take_snapshot(self.folder))))
 
-        self._look(is_written)
+    def stage_done(self, stage: Stage, record: StageRecord) -> None:
+        self.frames.append(shown(frame(take_snapshot(self.folder))))
 
-    def stage_done(self, stage: Stage, record: Any) -> None:
-        self._look(lambda now: len((now.record or {})["stages"]) == stage.number)
 
-    def _look(self, is_written: Callable[[Snapshot], bool]) -> None:
-        """Files are written while the run goes on; here it waits for them."""
-        deadline = time.monotonic() + 30
-        while not is_written(take(self.folder)):
-            assert time.monotonic() < deadline
-            time.sleep(0.01)
-        self.frames.append(shown(frame(take(self.folder))))
+class PromptWriter(Writer):
+    """Writes in the foreground, so that callbacks find the files written."""
+
+    def write(self, *steps: Callable[[], None]) -> Future[None]:
+        job = super().write(*steps)
+        wait([job])
+        return job
 
 
 @pytest.fixture(scope="module")
 def watched(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, list[str]]:
     folder = tmp_path_factory.mktemp("watched") / "run"
     onlooker = Onlooker(folder)
-    run(load_config("default", QUICK), folder, stream=make_stream(), callback=onlooker)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(sys.modules[run.__module__], "Writer", PromptWriter)
+        run(load_config("default", QUICK), folder, stream=make_stream(), callback=onlooker)
     return folder, onlooker.frames
 
 
 def test_every_epoch_shows(watched: tuple[Path, list[str]]) -> None:
     folder, frames = watched
-    rows = [json.loads(line) for line in (folder / "log.jsonl").read_text().splitlines()]
+    rows, _ = read_log(folder / "log.jsonl")
     epochs = [frames[i] for i in (0, 1, 3, 4)]  # a stage ends after every second epoch
     for row, text in zip(rows, epochs, strict=True):
-        assert f"(stage {row['stage']}, epoch {row['epoch']})" in text
-        for name, loss in row["losses"].items():
+        assert f"(stage {row.stage}, epoch {row.epoch})" in text
+        for name, loss in row.losses.items():
             assert re.search(rf"{name} {re.escape(f'{loss:.3g}')}( ×[\d.]+)? [{BARS}]+  ", text)
-        assert f"throughput  {row['images_per_second']:.0f} images/s" in text
+        assert f"throughput  {row.images_per_second:.0f} images/s" in text
         assert "running" in text
     assert "accuracy after" not in frames[0]
     assert re.search(r"running, (at most .* left|about to end)", frames[0])
@@ -97,48 +108,54 @@ def test_every_epoch_shows(watched: tuple[Path, list[str]]) -> None:
 
 def test_the_stage_under_way_shows_its_drift(watched: tuple[Path, list[str]]) -> None:
     folder, frames = watched
-    record = json.loads((folder / "record.json").read_text())
-    begun = record["stages"][1]["begun"]
+    record = read_record(folder / "record.json")
+    begun = record.stages[1].begun
+    assert begun.drift is not None
+    assert begun.pool is not None
     line = next(each for each in frames[3].splitlines() if "domain 1" in each)
     assert line.startswith("…")
     assert "too few batches" in line, "10 are needed, and the domain before has fewer"
-    begun["drift"] |= {"past_batches": 10}
-    stages = [*record["stages"][:1], record["stages"][1] | {"begun": begun}]
-    known = shown(frame(Snapshot(folder, record | {"stages": stages})))
-    assert f"{begun['drift']['score']:.2f}" in known
+    drift = begun.drift.model_copy(update={"past_batches": 10})
+    second = record.stages[1].model_copy(
+        update={"begun": begun.model_copy(update={"drift": drift})}
+    )
+    changed = record.model_copy(update={"stages": [record.stages[0], second]})
+    known = shown(frame(Snapshot(folder, changed)))
+    assert f"{drift.score:.2f}" in known
     assert "too few" not in known
-    assert f"60 + {begun['pool']['active']}, grew by {begun['drift']['added']}" in line
+    assert f"60 + {begun.pool.active}, grew by {drift.added}" in line
     before = next(each for each in frames[2].splitlines() if "domain 1" in each)
     assert "grew" not in before, "it had not met that domain yet"
 
 
 def test_a_finished_run_is_shown_whole(watched: tuple[Path, list[str]]) -> None:
     folder, _ = watched
-    record = json.loads((folder / "record.json").read_text())
-    text = shown(frame(take(folder)))
+    record = read_record(folder / "record.json")
+    text = shown(frame(take_snapshot(folder)))
     assert text.startswith("residual-sodap learns stripes, seed 0, on micro")
-    for value in (value for row in record["R"]["accuracy"] for value in row):
+    for value in (value for row in record.R.accuracy for value in row):
         assert f"{value:.3f}" in text
-    assert f"finished: AvgACC {record['metrics']['accuracy']['average_accuracy']:.3f}" in text
-    assert "under_way" not in record
+    assert record.metrics.accuracy is not None
+    assert f"finished: AvgACC {record.metrics.accuracy.average_accuracy:.3f}" in text
+    assert record.under_way is None
 
 
 def test_a_narrow_terminal_breaks_no_loss(watched: tuple[Path, list[str]]) -> None:
-    now = take(watched[0])
+    now = take_snapshot(watched[0])
     row = now.rows[-1]
     text = shown(frame(now), width=80)
     assert max(map(len, text.splitlines())) <= 80
-    assert len(row["weights"]) > 1
-    for name, loss in row["losses"].items():
-        weight = f" ×{row['weights'][name]:.2f}" if name in row["weights"] else ""
-        curve = sparkline(thinned(now.losses[name]))
+    assert len(row.weights) > 1
+    for name, loss in row.losses.items():
+        weight = f" ×{row.weights[name]:.2f}" if name in row.weights else ""
+        curve = sparkline(binned(now.losses[name]))
         assert f"{name} {loss:.3g}{weight} {curve}" in text
-    assert f"(stage {row['stage']}, epoch {row['epoch']})" in text
+    assert f"(stage {row.stage}, epoch {row.epoch})" in text
 
 
 def test_a_matrix_in_colour(watched: tuple[Path, list[str]]) -> None:
     console = Console(file=io.StringIO(), width=100, color_system="truecolor", force_terminal=True)
-    console.print(frame(take(watched[0])))
+    console.print(frame(take_snapshot(watched[0])))
     text = console.file.getvalue()  # type: ignore[attr-defined]
     assert len(re.findall(r"48;2;\d+;\d+;\d+m", text)) == 3, "the learned half of a 2 x 2 matrix"
 
@@ -152,9 +169,9 @@ def test_how_it_ended_is_said(
     record = json.loads((watched[0] / "record.json").read_text())
     write_json(tmp_path / "config.json", record["config"])
     write_json(tmp_path / "record.json", record | {"status": status, "note": note})
-    now = take(tmp_path)
+    now = take_snapshot(tmp_path)
     assert now.ended
-    assert f"{status}: {note}; go on with the same command and --resume" in shown(frame(now))
+    assert f"{status}: {note}; continue with the same command and --resume" in shown(frame(now))
     console = Console(file=io.StringIO(), force_terminal=True, width=100)
     watch_run(console, tmp_path, once=False)  # ends by itself
     assert status in console.file.getvalue()  # type: ignore[attr-defined]
@@ -164,52 +181,52 @@ def test_a_run_that_was_killed_is_silent(watched: tuple[Path, list[str]], tmp_pa
     record = json.loads((watched[0] / "record.json").read_text()) | {"status": "running"}
     write_json(tmp_path / "config.json", record["config"])
     write_json(tmp_path / "record.json", record)
-    assert "killed" not in shown(frame(take(tmp_path)))
+    assert "killed" not in shown(frame(take_snapshot(tmp_path)))
     past = time.time() - 7200
     os.utime(tmp_path / "record.json", (past, past))
-    assert "silent for 2 h 00 min: it may have been killed" in shown(frame(take(tmp_path)))
+    assert "silent for 2.0 h: it may have been killed" in shown(frame(take_snapshot(tmp_path)))
     (tmp_path / "log.jsonl").touch()  # within a stage, only the log is written
-    assert "killed" not in shown(frame(take(tmp_path)))
+    assert "killed" not in shown(frame(take_snapshot(tmp_path)))
     for damaged in ("{", "[1, 2]"):
         (tmp_path / "log.jsonl").write_text(damaged)
-        with pytest.raises(SodapError, match="is damaged: a line"):
-            take(tmp_path)
+        with pytest.raises(SodapError, match="is damaged: 1 line"):
+            take_snapshot(tmp_path)
 
 
 def test_a_method_in_closed_form_has_no_epochs(tmp_path: Path) -> None:
     folder = tmp_path / "run"
     run(load_config("ridge", QUICK), folder, stream=make_stream())
-    text = shown(frame(take(folder)))
+    text = shown(frame(take_snapshot(folder)))
     assert "finished: AvgACC" in text
     assert "losses" not in text
 
 
 def test_waiting_for_a_run_to_begin(tmp_path: Path) -> None:
-    assert "there is nothing yet" in shown(frame(take(tmp_path / "soon")))
+    assert "there is no run yet" in shown(frame(take_snapshot(tmp_path / "soon")))
     for soon in (tmp_path / "soon", tmp_path):  # nobody would see the end of the waiting
         for once, terminal in ((False, False), (True, True)):
             console = Console(file=io.StringIO(), force_terminal=terminal)
             with pytest.raises(SodapError, match="there is no run at"):
                 watch_run(console, soon, once=once)
-    assert "there is nothing yet" in shown(frame(take(tmp_path)))
+    assert "there is no run yet" in shown(frame(take_snapshot(tmp_path)))
     (tmp_path / ".config.json.abc.tmp").touch()  # half-written
-    assert "there is nothing yet" in shown(frame(take(tmp_path)))
+    assert "there is no run yet" in shown(frame(take_snapshot(tmp_path)))
     write_json(tmp_path / "config.json", {})
-    assert "it has only just begun" in shown(frame(take(tmp_path)))
+    assert "it has just started" in shown(frame(take_snapshot(tmp_path)))
 
 
 def test_losses_are_shown_over_the_steps(watched: tuple[Path, list[str]], tmp_path: Path) -> None:
     folder, _ = watched
     ce = load_state(folder / "steps", "stage-2")[0]["loss.ce"].tolist()
     assert len(ce) == 4
-    assert f"{sparkline(ce)}  " in shown(frame(take(folder)))
+    assert f"{sparkline(ce)}  " in shown(frame(take_snapshot(folder)))
     shutil.copytree(folder, tmp_path / "old", ignore=shutil.ignore_patterns("steps"))
-    text = shown(frame(take(tmp_path / "old")))
+    text = shown(frame(take_snapshot(tmp_path / "old")))
     assert not re.search(rf"losses.*[{BARS}]", text)
     shutil.copytree(folder, tmp_path / "torn")
     next((tmp_path / "torn" / "steps").glob("stage-2-*")).unlink()  # as while it is replaced
-    assert shown(frame(take(tmp_path / "torn"))) == text
-    assert thinned([1.0, 3.0, float("nan"), 5.0, 7.0, 9.0], most=3) == [2.0, 6.0, 9.0]
+    assert shown(frame(take_snapshot(tmp_path / "torn"))) == text
+    assert binned([1.0, 3.0, float("nan"), 5.0, 7.0, 9.0], most=3) == [2.0, 6.0, 9.0]
 
 
 def test_a_folder_that_never_comes_is_one_sentence(tmp_path: Path) -> None:
@@ -224,11 +241,11 @@ def test_a_folder_that_is_no_run_is_one_sentence(tmp_path: Path) -> None:
     assert (found.returncode, found.stdout) == (2, "")
     assert found.stderr == "sodap: . holds no run: there is no config.json in it\n"
     with pytest.raises(SodapError, match="is a file, not the folder"):
-        take(tmp_path / "holiday.jpg")
+        take_snapshot(tmp_path / "holiday.jpg")
     write_json(tmp_path / "config.json", {})
     write_json(tmp_path / "record.json", {"mine": 1})
-    with pytest.raises(SodapError, match="not the record of a run"):
-        take(tmp_path)
+    with pytest.raises(SodapError, match="does not have the expected content"):
+        take_snapshot(tmp_path)
 
 
 # ---------------------------------------------------------------------- numbers
@@ -241,18 +258,51 @@ def test_a_sparkline_goes_from_lowest_to_highest() -> None:
     assert len(sparkline([0.1] * 500)) == 16
 
 
-def a_record(stages: list[int], images: list[int], **training: int) -> dict[str, Any]:
-    """`stages`: epochs of those that are over."""
-    domains = [{"name": str(i), "counts": {"train": [n]}} for i, n in enumerate(images)]
-    return {
-        "config": {"training": {"epochs": 100, "patience": 5} | training},
-        "stream": {"domains": domains},
-        "stages": [{"epochs": epochs} for epochs in stages],
-    }
+def a_record(stages: list[int], images: list[int], **training: int) -> RunRecord:
+    """`stages`: epochs of the finished ones; `images`: training images of each domain."""
+    R = ResultMatrices(accuracy=[], macro_f1=[])
+    nothing: list[int] = []
+    domains = [
+        DomainInfo(name=str(i), counts=SplitCounts(train=[n], val=nothing, test=nothing))
+        for i, n in enumerate(images)
+    ]
+    return RunRecord(
+        command=[],
+        config=RunConfig(training=Training(**({"epochs": 100, "patience": 5} | training))),
+        environment=None,
+        stream=StreamInfo(name="made", classes=["a"], domains=domains),
+        backbone=None,
+        status="running",
+        R=R,
+        metrics=MetricsByMeasure.of(R),
+        stages=[
+            StageRecord(
+                stage=number,
+                domain="",
+                epochs=epochs,
+                trainable_parameters=0,
+                stored_bytes=0,
+                seconds=0,
+            )
+            for number, epochs in enumerate(stages, 1)
+        ],
+    )
 
 
-def a_row(stage: int, score: float, seconds: float) -> dict[str, Any]:
-    return {"stage": stage, "val_macro_f1": score, "seconds": seconds}
+def a_row(stage: int, score: float, seconds: float) -> EpochRow:
+    return EpochRow(
+        stage=stage,
+        domain="",
+        epoch=1,
+        lr=0.1,
+        steps=1,
+        losses={},
+        weights={},
+        val_macro_f1=score,
+        val_accuracy=score,
+        images_per_second=1.0,
+        seconds=seconds,
+    )
 
 
 def test_the_time_left_is_a_bound_at_first() -> None:
@@ -278,7 +328,7 @@ def test_domains_that_are_only_tested_on_take_no_time() -> None:
     rows = [a_row(1, 0.5, 10.0)]
     one = a_record([], [100], epochs=2)
     assert time_left(one, rows) == time_left(a_record([], [100, 0], epochs=2), rows)
-    assert not Snapshot(Path(), one | {"status": "running"}).ended
+    assert not Snapshot(Path(), one).ended
 
 
 # ---------------------------------------------------------------------- real processes

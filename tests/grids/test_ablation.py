@@ -6,28 +6,25 @@ import csv
 import io
 import json
 import statistics
-from collections import deque
-from collections.abc import Callable, Generator, Mapping
+from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.conftest import make_stream
 
-import sodap.grids.task as task_module
-import sodap.streams.registry as stream_registry
 from sodap.backbones import build_backbone
 from sodap.errors import SodapError
-from sodap.grids import GridCallback, Task
+from sodap.grids import run_grid
 from sodap.grids.ablation import EXTRA, FULL, REMOVALS, Ablation, Variant, parts_of
 from sodap.grids.ablation_table import as_csv, as_markdown, table_of, write_table
-from sodap.grids.workers import TaskResult, _attempt
 from sodap.methods.residual_sodap import ResidualSodap, ResidualSodapConfig
 from sodap.randomness import Randomness
-from sodap.runs import run
+from sodap.runs.reading import read_record
+from sodap.runs.record import MetricsByMeasure
 from sodap.storage import write_json
 
+GOLDEN = Path(__file__).parents[1] / "runs" / "golden"
 QUICK = ["stream=stripes", "epochs=1", "batch_size=16", "device=cpu", "evidence=false"]
 
 # The paper's table, typed off: the marks of each row in the order of its columns.
@@ -68,7 +65,7 @@ def an_ablation(out: Path, only: str = "", **more: Any) -> Ablation:
 
 def differences(ablation: Ablation, variant: Variant) -> dict[str, Any]:
     """Everything that a variant's settings say otherwise than the full method's."""
-    whole, less = (flat(ablation.config(v, 0).described()) for v in (FULL, variant))
+    whole, less = (flat(ablation.config(v).described()) for v in (FULL, variant))
     assert whole.keys() == less.keys()
     return {key: less[key] for key in less if less[key] != whole[key]}
 
@@ -96,7 +93,7 @@ def test_the_removals_are_the_eight_of_the_paper(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("variant", [FULL, *REMOVALS], ids=lambda variant: variant.name)
 def test_the_marks_are_those_of_the_paper_and_true(tmp_path: Path, variant: Variant) -> None:
-    config = an_ablation(tmp_path).config(variant, 0)
+    config = an_ablation(tmp_path).config(variant)
     marks = parts_of(config)
     assert marks == dict(zip(COLUMNS, map(bool, map(int, MARKS[variant.name])), strict=True))
 
@@ -159,7 +156,7 @@ def test_mistakes_are_found_before_the_first_run(
     tmp_path: Path, changes: dict[str, Any], words: str
 ) -> None:
     with pytest.raises(SodapError, match=words):
-        replace(an_ablation(tmp_path / "out"), **changes).run()
+        run_grid(replace(an_ablation(tmp_path / "out"), **changes).grid())
     assert not (tmp_path / "out").exists()
 
 
@@ -173,13 +170,22 @@ SCORES = {
 
 
 def recorded(out: Path, status: str = "finished") -> Ablation:
-    """Folders with nothing in their records but what the table reads."""
-    for name, seeds in SCORES.items():
-        for seed, (average, forgetting) in seeds.items():
-            metrics = {"average_accuracy": average, "average_forgetting": forgetting}
-            record = {"status": status, "metrics": {"accuracy": metrics}}
-            write_json(out / name / f"s{seed}" / "record.json", record)
-    return an_ablation(out, "qe pudd sodap", seeds=3)
+    """Folders with records of these scores."""
+    ablation = an_ablation(out, "qe pudd sodap", seeds=3)
+    known = read_record(GOLDEN / "record-1-last.json")
+    for variant in ablation.variants():
+        for seed, (average, forgetting) in SCORES.get(variant.name, {}).items():
+            R = known.R.model_copy(
+                update={
+                    "accuracy": [[average, 0.3], [average - forgetting, average + forgetting]],
+                }
+            )
+            record = known.model_copy(
+                update={"status": status, "R": R, "metrics": MetricsByMeasure.of(R)}
+            )
+            path = ablation.folder(variant, seed) / "record.json"
+            write_json(path, record.model_dump(mode="json"))
+    return ablation
 
 
 def test_the_numbers_are_those_of_the_records(tmp_path: Path) -> None:
@@ -243,73 +249,20 @@ def test_runs_that_are_not_finished_do_not_count(tmp_path: Path) -> None:
 # ---------------------------------------------------------------------- running
 
 
-def in_this_process(
-    tasks: deque[Task], work: Callable[[Task], Any], jobs: int
-) -> Generator[TaskResult[Task]]:
-    while tasks:
-        task = tasks.popleft()
-        yield TaskResult(task, *_attempt(work, task))
+@pytest.mark.usefixtures("quick_methods_and_stream")
+def test_an_ablation_is_a_grid_of_variants(tmp_path: Path) -> None:
+    ablation = an_ablation(tmp_path, "uw", seeds=1, jobs=0, command=["sodap", "ablate"])
+    assert ablation.grid().methods == ["residual-sodap", "residual-sodap@uw=false"]
+    summary = run_grid(ablation.grid())
+    assert (summary.done, summary.finished, summary.failures) == (2, 0, {})
+    assert run_grid(ablation.grid()).finished == 2
 
-
-class Watcher(GridCallback):
-    def __init__(self) -> None:
-        self.seen: list[str] = []
-
-    def planned(self, tasks: int, finished: int) -> None:
-        self.seen.append(f"{tasks} to do, {finished} finished")
-
-    def task_done(self, task: Task, result: Mapping[str, Any]) -> None:
-        self.seen.append(task.label)
-
-    def task_failed(self, task: Task, error: str) -> None:
-        self.seen.append(f"{task.label}: {error}")
-
-
-@pytest.fixture
-def stripes_by_name(monkeypatch: pytest.MonkeyPatch) -> Generator[None]:
-    monkeypatch.setattr(task_module, "work_off", in_this_process)
-    monkeypatch.setitem(stream_registry._FACTORIES, "stripes", make_stream)
-    task_module._kept.cache_clear()
-    yield
-    task_module._kept.cache_clear()
-
-
-@pytest.mark.usefixtures("stripes_by_name")
-def test_what_fails_costs_its_run_and_what_is_finished_is_left_alone(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    def faulty(config: Any, folder: Path, **more: Any) -> dict[str, Any]:
-        if not config.options["uw"]:
-            raise ValueError("bad luck")
-        return run(config, folder, **more)
-
-    monkeypatch.setattr(task_module, "run", faulty)
-    watcher = Watcher()
-    ablation = an_ablation(tmp_path, "uw", seeds=1, command=["sodap", "ablate"])
-    outcome = ablation.run(watcher)
-    label = "without uncertainty weighting (UW), seed 0"
-    error = f"ValueError: bad luck (see {tmp_path / 'uw' / 's0.error.txt'})"
-    assert outcome.failures == {label: error}
-    assert watcher.seen == [
-        "2 to do, 0 finished",
-        "full method, seed 0",
-        f"{label}: {error}",
-    ]
-    assert "in faulty" in (tmp_path / "uw" / "s0.error.txt").read_text()
-    assert [row.runs for row in table_of(ablation)] == [1, 0]
-
-    monkeypatch.setattr(task_module, "run", run)
-    again = Watcher()
-    outcome = ablation.run(again)
-    assert (outcome.done, outcome.finished, outcome.failures) == (1, 1, {})
-    assert again.seen == ["1 to do, 1 finished", label]
-    assert not (tmp_path / "uw" / "s0.error.txt").exists()
-
-    record = json.loads((tmp_path / "uw" / "s0" / "record.json").read_text())
-    assert record["config"]["options"]["uw"] is False
-    assert record["ablation"] == "uw"
-    assert record["command"] == ["sodap", "ablate"]
+    record = read_record(tmp_path / "stripes" / "residual-sodap@uw=false" / "s0" / "record.json")
+    assert record.config.options["uw"] is False
+    assert (record.variant, record.search) == ("residual-sodap@uw=false", None)
+    assert record.command == ["sodap", "ablate"]
     _, row = table_of(ablation)
-    assert row.scores["average_accuracy"][0] == record["metrics"]["accuracy"]["average_accuracy"]
+    assert record.metrics.accuracy is not None
+    assert row.scores["average_accuracy"][0] == record.metrics.accuracy.average_accuracy
     with pytest.raises(SodapError, match=r"another training\.lr"):
-        replace(ablation, changes=[*QUICK, "lr=0.5"]).run()
+        run_grid(replace(ablation, changes=[*QUICK, "lr=0.5"]).grid())

@@ -1,191 +1,148 @@
-"""The grid's bookkeeping, in this process; real workers are in test_workers and the CLI's tests."""
+"""Grids, with all tasks in this process; real workers are in test_workers and the CLI's tests."""
 
 from __future__ import annotations
 
 import json
-import threading
-from collections import deque
-from collections.abc import Callable, Generator, Mapping
+from collections.abc import Callable
 from contextlib import ExitStack
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 from PIL import Image
-from tests.conftest import make_split, make_stream
 
-import sodap.grids.grid as grid_module
+import sodap.grids.grid_run as grid_run
 import sodap.grids.task as task_module
 import sodap.streams.registry as stream_registry
-from sodap.errors import SodapError, TrainingBrokeError
-from sodap.grids import Grid, GridCallback, Task, grid_names, read_grid
+from sodap.errors import SodapError
+from sodap.grids import Grid, GridCallback, Task, grid_names, read_grid, run_grid
+from sodap.grids.search import SearchRecord
 from sodap.grids.variants import Entry, read_entry
-from sodap.grids.workers import TaskResult, _attempt
 from sodap.methods import find_method, method_names
-from sodap.methods.sequential import Sequential
-from sodap.runs import RunCallback, run
-from sodap.storage import folder_lock, write_json
+from sodap.runs import RunCallback, RunRecord, run
+from sodap.runs.reading import read_log, read_record
+from sodap.runs.record import StageRecord
+from sodap.storage import folder_lock, read_json, write_json
 from sodap.streams import Stage, Stream
+from tests.conftest import make_split, make_stream
+from tests.grids.conftest import QUICK, Troubled, Watcher, record_path
 
-QUICK = ["epochs=1", "batch_size=16", "device=cpu"]
-
-
-def in_this_process(
-    tasks: deque[Task], work: Callable[[Task], Any], jobs: int
-) -> Generator[TaskResult[Task]]:
-    while tasks:
-        task = tasks.popleft()
-        yield TaskResult(task, *_attempt(work, task))
-
-
-class Watcher(GridCallback):
-    def __init__(self) -> None:
-        self.total = 0
-        self.done: list[str] = []
-        self.failed: list[str] = []
-
-    def planned(self, tasks: int, finished: int) -> None:
-        self.total = tasks
-
-    def search_goes_on(self, setting: Mapping[str, Any]) -> None:
-        self.total += 1
-
-    def task_done(self, task: Task, result: Mapping[str, Any]) -> None:
-        self.done.append(task.label)
-
-    def task_failed(self, task: Task, error: str) -> None:
-        self.failed.append(task.label)
-
-
-@pytest.fixture(autouse=True)
-def quick_searches_of_stripes(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(task_module, "work_off", in_this_process)
-    monkeypatch.setattr(Sequential, "candidates", ({"lr": 1e-3}, {"lr": 1e-2}))
-    monkeypatch.setattr(grid_module, "BEYOND", 0)
-    monkeypatch.setitem(stream_registry._FACTORIES, "stripes", lambda: make_stream(domains=3))
-    task_module._kept.cache_clear()
+pytestmark = pytest.mark.usefixtures("quick_methods_and_stream")
 
 
 def a_grid(out: Path, methods: str = "ridge sequential", seeds: int = 2, **more: Any) -> Grid:
     changes = more.pop("changes", QUICK)
-    return Grid(["stripes"], methods.split(), range(seeds), out, changes, **more)
+    return Grid(["stripes"], methods.split(), range(seeds), out, changes, jobs=0, **more)
 
 
-def record(out: Path, method: str, seed: int) -> dict[str, Any]:
-    path = out / "stripes" / method / f"s{seed}" / "record.json"
-    content: dict[str, Any] = json.loads(path.read_text())
-    return content
+def record(out: Path, method: str, seed: int) -> RunRecord:
+    return read_record(record_path(out, method, seed))
+
+
+def search_of(out: Path, method: str = "sequential") -> SearchRecord:
+    return SearchRecord.model_validate(read_json(out / "stripes" / method / "search.json"))
 
 
 def test_a_grid_searches_then_runs_then_has_nothing_to_do(tmp_path: Path) -> None:
     watcher = Watcher()
-    outcome = a_grid(tmp_path, command=["sodap", "bench"]).run(watcher)
-    assert (outcome.done, outcome.finished, outcome.failures) == (4, 0, {})
+    summary = run_grid(a_grid(tmp_path, command=["sodap", "bench"]), watcher)
+    assert (summary.done, summary.finished, summary.failures) == (4, 0, {})
     assert watcher.total == len(watcher.done) == 6
     assert [label.split(" search")[0] for label in watcher.done[:2]] == ["stripes sequential"] * 2
 
-    search = json.loads((tmp_path / "stripes" / "sequential" / "search.json").read_text())
-    scores = [each["score"] for each in search["candidates"]]
-    assert search["chosen"] == search["candidates"][scores.index(max(scores))]["setting"]
+    search = search_of(tmp_path)
+    scores = [each.score or 0 for each in search.candidates]
+    assert search.chosen == search.candidates[scores.index(max(scores))].setting
     assert not (tmp_path / "stripes" / "sequential" / "search").exists()
     assert not (tmp_path / "stripes" / "ridge" / "search.json").exists()
 
     found = record(tmp_path, "sequential", 1)
-    assert found["status"] == "finished"
-    assert found["config"]["training"]["lr"] == search["chosen"]["lr"]
-    assert found["config"]["seed"] == 1
-    assert found["search"]["candidates"] == search["candidates"]
-    assert found["jobs"] == 1
-    assert found["command"] == ["sodap", "bench"]
-    assert record(tmp_path, "ridge", 0)["search"] is None
-    assert len(found["R"]["accuracy"]) == 3
+    assert found.status == "finished"
+    assert found.config.training.weight_decay == search.chosen["weight_decay"]
+    assert found.config.seed == 1
+    assert found.search is not None
+    assert found.search.candidates == search.candidates
+    assert found.jobs == 1
+    assert found.command == ["sodap", "bench"]
+    assert record(tmp_path, "ridge", 0).search is None
+    assert len(found.R.accuracy) == 2
 
     again = Watcher()
-    outcome = a_grid(tmp_path).run(again)
-    assert (outcome.done, outcome.finished, again.total) == (0, 4, 0)
+    summary = run_grid(a_grid(tmp_path), again)
+    assert (summary.done, summary.finished, again.total) == (0, 4, 0)
     more = Watcher()
-    outcome = a_grid(tmp_path, seeds=3).run(more)
-    assert (outcome.done, outcome.finished) == (2, 4)
+    summary = run_grid(a_grid(tmp_path, seeds=3), more)
+    assert (summary.done, summary.finished) == (2, 4)
     assert sorted(more.done) == ["stripes ridge seed 2", "stripes sequential seed 2"]
 
 
-def test_a_search_goes_on_beyond_its_ends(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Scores that grow with the rate lead on to the next rate, and no further than twice."""
-    monkeypatch.setattr(grid_module, "BEYOND", 2)
-    monkeypatch.setattr(task_module, "perform", lambda task: pretended(task))
-    rates: list[float] = []
-
-    def pretended(task: Task) -> dict[str, Any]:
-        if task.setting is None:
-            return {"seconds": 0.0, "metrics": {}}
-        rates.append(task.config.training.lr)
-        return {"seconds": 0.0, "score": task.config.training.lr, "environment": {}}
-
+def test_a_search_tries_higher_rates_twice_at_most(tmp_path: Path) -> None:
     watcher = Watcher()
-    outcome = a_grid(tmp_path, "sequential", seeds=1).run(watcher)
-    assert rates == [1e-3, 1e-2, 3e-2, 1e-1]
-    assert (outcome.done, watcher.total) == (1, len(watcher.done)) == (1, 5)
-    search = json.loads((tmp_path / "stripes" / "sequential" / "search.json").read_text())
-    assert search["chosen"] == {"lr": 1e-1}
-    assert [each["setting"]["lr"] for each in search["candidates"]] == rates
+    summary = run_grid(a_grid(tmp_path, "rising", seeds=1), watcher)
+    assert (summary.done, watcher.total) == (1, len(watcher.done)) == (1, 5)
+    search = search_of(tmp_path, "rising")
+    assert [each.setting["lr"] for each in search.candidates] == [1e-3, 1e-2, 3e-2, 1e-1]
+    assert search.chosen == {"lr": 1e-1}
+    assert record(tmp_path, "rising", 0).config.training.lr == 1e-1
 
 
 def test_images_are_decoded_once_before_the_first_run(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("SODAP_CACHE", str(tmp_path / "cache"))
-    for number in range(40):  # two domains, two classes, ten images each; no two alike
+    for number in range(40):  # two domains, two classes, ten images each, all different
         place = tmp_path / "own" / f"d{number % 2}" / f"c{number // 2 % 2}"
         place.mkdir(parents=True, exist_ok=True)
         pixels = np.random.default_rng(number).integers(0, 256, (32, 32, 3), np.uint8)
         Image.fromarray(pixels).save(place / f"{number}.png")
-    heard: list[tuple[int, int] | str] = []
+    events: list[tuple[int, int] | str] = []
 
     class Listener(GridCallback):
         def images_decoded(self, done: int, total: int) -> None:
-            heard.append((done, total))
+            events.append((done, total))
 
-        def task_done(self, task: Task, result: Mapping[str, Any]) -> None:
-            heard.append(task.label)
+        def task_done(self, task: Task, record: RunRecord | None) -> None:
+            events.append(task.label)
 
-    grid = Grid([str(tmp_path / "own")], ["ridge"], range(2), tmp_path / "out", QUICK)
-    outcome = grid.run(Listener())
-    assert (outcome.done, outcome.failures) == (2, {})
-    assert heard[-3:] == [(20, 20), "own ridge seed 0", "own ridge seed 1"]
-    assert heard.count((20, 20)) == 2  # once a domain
+    grid = Grid([str(tmp_path / "own")], ["ridge"], range(2), tmp_path / "out", QUICK, jobs=0)
+    summary = run_grid(grid, Listener())
+    assert (summary.done, summary.failures) == (2, {})
+    assert events[-3:] == [(20, 20), "own ridge seed 0", "own ridge seed 1"]
+    assert events.count((20, 20)) == 2  # once a domain
 
 
 # ---------------------------------------------------------------------- variants
 
 
-def test_a_variant_takes_its_methods_search_and_a_name_of_its_own(tmp_path: Path) -> None:
-    a_grid(tmp_path, "sequential", seeds=2).run()
-    watcher = Watcher()
-    outcome = a_grid(tmp_path, "sequential sequential@weight_decay=0.5", seeds=2).run(watcher)
-    assert (outcome.done, outcome.finished) == (2, 2)
-    name = "sequential@weight_decay=0.5"
+def test_a_variant_uses_the_search_of_its_method(tmp_path: Path) -> None:
+    run_grid(a_grid(tmp_path, "sequential", seeds=2))
+    watcher, name = Watcher(), "sequential@patience=7"
+    summary = run_grid(a_grid(tmp_path, f"sequential {name}", seeds=2), watcher)
+    assert (summary.done, summary.finished) == (2, 2)
     assert watcher.done == [f"stripes {name} seed {seed}" for seed in range(2)]
     plain, changed = (record(tmp_path, each, 1) for each in ("sequential", name))
-    assert plain["variant"] is None
-    assert changed["variant"] == name
-    assert changed["search"] == plain["search"]
-    expected = {**plain["config"]["training"], "weight_decay": 0.5}
-    assert changed["config"]["training"] == expected
-    assert changed["config"]["method"] == "sequential"
+    assert (plain.variant, plain.row) == (None, "sequential")
+    assert (changed.variant, changed.row) == (name, name)
+    assert changed.search == plain.search
+    expected = plain.config.training.model_copy(update={"patience": 7})
+    assert changed.config.training == expected
+    assert changed.config.method == "sequential"
     assert not (tmp_path / "stripes" / name / "search.json").exists()
-    assert a_grid(tmp_path, f"sequential {name}", seeds=2).run().finished == 4
+    assert run_grid(a_grid(tmp_path, f"sequential {name}", seeds=2)).finished == 4
 
 
-def test_a_variant_alone_brings_about_the_search_of_its_method(tmp_path: Path) -> None:
-    outcome = a_grid(tmp_path, "sequential@patience=7", seeds=1).run()
-    assert (outcome.done, outcome.failures) == (1, {})
-    home = tmp_path / "stripes"
-    search = json.loads((home / "sequential" / "search.json").read_text())
-    assert search["config"]["training"]["patience"] != 7
-    assert not (home / "sequential" / "s0").exists()
-    assert record(tmp_path, "sequential@patience=7", 0)["search"]["chosen"] == search["chosen"]
+def test_a_variant_alone_starts_the_search_of_its_method(tmp_path: Path) -> None:
+    summary = run_grid(a_grid(tmp_path, "sequential@patience=7", seeds=1))
+    assert (summary.done, summary.failures) == (1, {})
+    search = search_of(tmp_path)
+    assert search.config.training.patience != 7
+    assert not (tmp_path / "stripes" / "sequential" / "s0").exists()
+    known = record(tmp_path, "sequential@patience=7", 0).search
+    assert known is not None
+    assert known.chosen == search.chosen
 
 
 @pytest.mark.parametrize(
@@ -210,36 +167,40 @@ def test_a_variant_sets_an_option_once() -> None:
         read_entry("l2p@top_k=5@top_k=10")
 
 
-def test_faithful_is_every_method_that_has_it_in_pairs() -> None:
+def test_the_grid_faithful_has_every_method_with_that_option_in_pairs() -> None:
     recipe, table1 = read_grid("faithful"), read_grid("table1")
     having = [m for m in method_names() if "faithful" in find_method(m).Config.model_fields]
     pairs = {name for method in having for name in (method, f"{method}@faithful")}
     assert set(recipe.method_names()) == pairs
     assert len(recipe.method_names()) == len(pairs)
-    assert recipe.settings == table1.settings, "else no run of table1 could be used again"
+    assert recipe.settings == table1.settings, "so that runs of table1 can be used again"
 
 
-def test_the_speed_of_a_run_is_in_its_record(tmp_path: Path) -> None:
-    a_grid(tmp_path, seeds=1, changes=[*QUICK, "lr=0.01"]).run()
+def test_the_record_has_the_speed_of_a_run(tmp_path: Path) -> None:
+    run_grid(a_grid(tmp_path, seeds=1, changes=[*QUICK, "weight_decay=0.01"]))
     trained, solved = record(tmp_path, "sequential", 0), record(tmp_path, "ridge", 0)
-    rows = (tmp_path / "stripes/sequential/s0/log.jsonl").read_text().splitlines()
-    speeds = [json.loads(row)["images_per_second"] for row in rows]
-    assert len(speeds) == 3
-    assert trained["throughput"]["train"] == pytest.approx(sum(speeds[1:]) / 2)
-    assert solved["throughput"]["train"] is None
+    rows, _ = read_log(tmp_path / "stripes" / "sequential" / "s0" / "log.jsonl")
+    assert len(rows) == 2
+    assert trained.throughput.train == rows[1].images_per_second, "the first epoch is a warm-up"
+    assert solved.throughput.train is None
     for found in (trained, solved):
-        looks = [stage["evaluation"] for stage in found["stages"]]
-        assert [look["images"] for look in looks] == [36, 36, 36]
-        seconds = sum(look["seconds"] for look in looks)
-        assert found["throughput"]["inference"] == pytest.approx(108 / seconds)
-        assert found["stages"][0]["peak_gpu_bytes"] is None
+        tests = [stage.evaluation for stage in found.stages if stage.evaluation is not None]
+        assert [each.images for each in tests] == [24, 24]
+        seconds = sum(each.seconds for each in tests)
+        assert found.throughput.inference == pytest.approx(48 / seconds)
+        assert found.stages[0].peak_gpu_bytes is None
 
 
-def test_no_test_image_and_no_later_domain_has_a_say(
+# ---------------------------------------------------------------------- searches
+
+
+def test_a_search_depends_on_no_test_image_and_no_later_domain(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def other() -> Stream:
+    def stream(changed: bool) -> Stream:
         stream = make_stream(domains=3)
+        if not changed:
+            return stream
         domains = [
             replace(domain, test=make_split(30, 3, 200.0, 99 + number))
             for number, domain in enumerate(stream.domains)
@@ -247,144 +208,117 @@ def test_no_test_image_and_no_later_domain_has_a_say(
         domains[2] = replace(domains[2], train=make_split(9, 3, 250.0, 5))
         return replace(stream, domains=tuple(domains))
 
-    searches = []
-    for place in ("one", "two"):
-        a_grid(tmp_path / place, "sequential", seeds=1).run()
-        path = tmp_path / place / "stripes" / "sequential" / "search.json"
-        searches.append(json.loads(path.read_text())["candidates"])
-        monkeypatch.setitem(stream_registry._FACTORIES, "stripes", other)
-        task_module._kept.cache_clear()
-    assert searches[0] == searches[1]
-    first, second = (record(tmp_path / place, "sequential", 0) for place in ("one", "two"))
-    assert first["R"] != second["R"]
+    for place, changed in (("one", False), ("two", True)):
+        monkeypatch.setitem(stream_registry._FACTORIES, "stripes", partial(stream, changed))
+        task_module._cached.cache_clear()
+        run_grid(a_grid(tmp_path / place, "sequential", seeds=1))
+    first, second = (search_of(tmp_path / place) for place in ("one", "two"))
+    assert first.candidates == second.candidates
+    first_run, second_run = (record(tmp_path / place, "sequential", 0) for place in ("one", "two"))
+    assert first_run.R != second_run.R
 
 
 def test_without_a_search_the_defaults_are_taken(tmp_path: Path) -> None:
     watcher = Watcher()
-    a_grid(tmp_path, "sequential", seeds=1, search=False).run(watcher)
+    run_grid(a_grid(tmp_path, "sequential", seeds=1, search=False), watcher)
     assert watcher.done == ["stripes sequential seed 0"]
-    assert record(tmp_path, "sequential", 0)["config"]["training"]["lr"] == 1e-3
+    assert record(tmp_path, "sequential", 0).config.training.weight_decay == 0.01
 
 
 @pytest.mark.parametrize(
-    ("before", "later"),
+    ("before", "later", "finished"),
     [
-        ("sequential", "ridge sequential"),
-        ("sequential", "sequential@patience=7"),  # its search would lie beside the runs
-        ("sequential@patience=7", "sequential"),
+        ("sequential", "ridge sequential", True),
+        ("sequential", "sequential@patience=7", False),  # its search would be beside the runs
+        ("sequential@patience=7", "sequential", True),
     ],
 )
-@pytest.mark.parametrize("finished", [True, False])
 def test_no_search_beside_runs_that_had_none(
     tmp_path: Path, before: str, later: str, finished: bool
 ) -> None:
-    a_grid(tmp_path, before, seeds=1, search=False).run()
+    run_grid(a_grid(tmp_path, before, seeds=1, search=False))
     if not finished:  # killed so early that it has no record yet
-        (tmp_path / "stripes" / before / "s0" / "record.json").unlink()
+        record_path(tmp_path, before, 0).unlink()
     files = {path: path.stat().st_mtime_ns for path in tmp_path.rglob("*")}
     watcher = Watcher()
     with pytest.raises(SodapError, match=r"s0 was run without a search .*choose another --out"):
-        a_grid(tmp_path, later, seeds=3).run(watcher)
+        run_grid(a_grid(tmp_path, later, seeds=3), watcher)
     assert watcher.total == 0
     assert {path: path.stat().st_mtime_ns for path in tmp_path.rglob("*")} == files
-    again = a_grid(tmp_path, before, seeds=1, search=False).run()
-    assert again.done + again.finished == 1, "the first command is none the worse"
+    again = run_grid(a_grid(tmp_path, before, seeds=1, search=False))
+    assert again.done + again.finished == 1, "the first command still works"
 
 
-def test_a_search_that_was_lost_is_made_again(tmp_path: Path) -> None:
-    a_grid(tmp_path, "sequential", seeds=1).run()
+def test_a_lost_search_is_repeated(tmp_path: Path) -> None:
+    run_grid(a_grid(tmp_path, "sequential", seeds=1))
     (tmp_path / "stripes" / "sequential" / "search.json").unlink()
-    outcome = a_grid(tmp_path, "sequential", seeds=2).run()
-    assert (outcome.done, outcome.finished, outcome.failures) == (1, 1, {})
+    summary = run_grid(a_grid(tmp_path, "sequential", seeds=2))
+    assert (summary.done, summary.finished, summary.failures) == (1, 1, {})
+    with pytest.raises(SodapError, match=r"sequential was searched \(.* chosen\), and --no-se"):
+        run_grid(a_grid(tmp_path, "sequential", seeds=1, search=False))
 
 
-def test_defaults_need_another_folder_than_what_was_searched(tmp_path: Path) -> None:
-    a_grid(tmp_path, "sequential", seeds=1).run()
-    with pytest.raises(SodapError, match=r"sequential was searched \(lr=.* chosen\), and --no-se"):
-        a_grid(tmp_path, "sequential", seeds=1, search=False).run()
+# ---------------------------------------------------------------------- failures
 
 
-def test_a_failure_costs_its_run_and_is_tried_again(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    def faulty(config: Any, folder: Path, **more: Any) -> dict[str, Any]:
-        if config.method == "ridge" and config.seed == 0:
-            raise ValueError("bad luck")
-        return run(config, folder, **more)
+def test_a_failure_costs_its_run_and_is_tried_again(tmp_path: Path) -> None:
+    Troubled.trouble = "bug in seed 0"
+    watcher, grid = Watcher(), a_grid(tmp_path, "troubled", search=False)
+    summary = run_grid(grid, watcher)
+    trace = tmp_path / "stripes" / "troubled" / "s0.error.txt"
+    assert summary.failures == {"stripes troubled seed 0": f"ValueError: bad luck (see {trace})"}
+    assert summary.done == 1
+    assert watcher.failed == ["stripes troubled seed 0"]
+    assert "in begin_stage" in trace.read_text()
 
-    monkeypatch.setattr(task_module, "run", faulty)
-    watcher = Watcher()
-    outcome = a_grid(tmp_path, "ridge").run(watcher)
-    trace = tmp_path / "stripes" / "ridge" / "s0.error.txt"
-    assert outcome.failures == {"stripes ridge seed 0": f"ValueError: bad luck (see {trace})"}
-    assert outcome.done == 1
-    assert watcher.failed == ["stripes ridge seed 0"]
-    assert "in faulty" in trace.read_text()
-
-    monkeypatch.setattr(task_module, "run", run)
-    outcome = a_grid(tmp_path, "ridge").run()
-    assert (outcome.done, outcome.finished, outcome.failures) == (1, 1, {})
+    Troubled.trouble = ""
+    summary = run_grid(grid)
+    assert (summary.done, summary.finished, summary.failures) == (1, 1, {})
     assert not trace.exists()
 
 
-def broken(at: float, error: Exception) -> Callable[..., dict[str, Any]]:
-    """`run`, but for candidates with a learning rate of `at`."""
-
-    def partly(config: Any, folder: Path, **more: Any) -> dict[str, Any]:
-        if config.training.lr == at and folder.parent.name == "search":
-            raise error
-        return run(config, folder, **more)
-
-    return partly
-
-
-def test_a_candidate_that_breaks_is_not_chosen(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    diverged = TrainingBrokeError("ce is not finite")
-    monkeypatch.setattr(task_module, "run", broken(1e-2, diverged))
-    outcome = a_grid(tmp_path, "sequential", seeds=1).run()
-    assert (outcome.done, outcome.failures) == (1, {})
-    search = json.loads((tmp_path / "stripes" / "sequential" / "search.json").read_text())
-    assert search["candidates"][1]["score"] is None
-    assert search["chosen"] == {"lr": 1e-3}
+def test_a_candidate_whose_training_breaks_is_not_chosen(tmp_path: Path) -> None:
+    Troubled.trouble = "decay 0.1 diverges"
+    watcher = Watcher()
+    summary = run_grid(a_grid(tmp_path, "troubled", seeds=1), watcher)
+    assert (summary.done, summary.failures, len(watcher.done)) == (1, {}, 3)
+    search = search_of(tmp_path, "troubled")
+    assert [each.score is None for each in search.candidates] == [False, True]
+    assert search.chosen == {"weight_decay": 0.0}
 
 
-def test_a_candidate_that_met_an_accident_is_tried_again(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(task_module, "run", broken(1e-3, MemoryError("too much")))
-    outcome = a_grid(tmp_path, seeds=1).run()
-    assert list(outcome.failures) == ["stripes sequential search lr=0.001"]
-    assert (outcome.done, outcome.waiting) == (1, 1)  # ridge is none the worse
-    assert not (tmp_path / "stripes" / "sequential" / "search.json").exists()
+def test_a_candidate_that_failed_for_another_reason_is_repeated(tmp_path: Path) -> None:
+    Troubled.trouble = "no memory for decay 0"
+    summary = run_grid(a_grid(tmp_path, "troubled ridge", seeds=1))
+    assert list(summary.failures) == ["stripes troubled search weight_decay=0.0"]
+    assert (summary.done, summary.not_started) == (1, 1)  # ridge is done
+    assert not (tmp_path / "stripes" / "troubled" / "search.json").exists()
 
-    monkeypatch.setattr(task_module, "run", run)
-    outcome = a_grid(tmp_path, seeds=1).run()
-    assert (outcome.done, outcome.finished, outcome.failures) == (1, 1, {})
+    Troubled.trouble = ""
+    summary = run_grid(a_grid(tmp_path, "troubled ridge", seeds=1))
+    assert (summary.done, summary.finished, summary.failures) == (1, 1, {})
 
 
-def test_an_interrupted_run_goes_on(tmp_path: Path) -> None:
+def test_an_interrupted_run_is_resumed(tmp_path: Path) -> None:
     class Stopper(RunCallback):
-        def stage_done(self, stage: Stage, record: Mapping[str, Any]) -> None:
-            if stage.number == 2:
-                raise KeyboardInterrupt
+        def stage_done(self, stage: Stage, record: StageRecord) -> None:
+            raise KeyboardInterrupt
 
     whole, halved = (a_grid(tmp_path / n, "sequential", 1, search=False) for n in ("one", "two"))
-    whole.run()
-    folder = tmp_path / "two" / "stripes" / "sequential" / "s0"
+    run_grid(whole)
+    folder = record_path(tmp_path / "two", "sequential", 0).parent
     with pytest.raises(KeyboardInterrupt):
         run(halved.config("stripes", Entry("sequential"), 0), folder, callback=Stopper())
-    assert record(tmp_path / "two", "sequential", 0)["status"] == "interrupted"
-    assert halved.run().done == 1
-    confusions = [record(tmp_path / n, "sequential", 0)["confusions"] for n in ("one", "two")]
-    assert confusions[0] == confusions[1]
+    assert record(tmp_path / "two", "sequential", 0).status == "interrupted"
+    assert run_grid(halved).done == 1
+    first, second = (record(tmp_path / n, "sequential", 0).confusions for n in ("one", "two"))
+    assert first == second
 
 
 def test_other_settings_need_another_folder(tmp_path: Path) -> None:
-    a_grid(tmp_path, "sequential", 1, search=False).run()
+    run_grid(a_grid(tmp_path, "sequential", 1, search=False))
     with pytest.raises(SodapError, match=r"another training\.lr \(0.001 instead of 0.5\)"):
-        a_grid(tmp_path, "sequential", 1, search=False, changes=[*QUICK, "lr=0.5"]).run()
+        run_grid(a_grid(tmp_path, "sequential", 1, search=False, changes=[*QUICK, "lr=0.5"]))
 
 
 @pytest.mark.parametrize(
@@ -397,7 +331,7 @@ def test_other_settings_need_another_folder(tmp_path: Path) -> None:
         ({"methods": ["magic"]}, "no method is called 'magic'"),
         ({"methods": ["ridge", "ridge"]}, "each once"),
         ({"methods": ["l2p@faithful", "l2p@faithful=true"]}, "each once"),
-        ({"methods": ["l2p@"]}, "no variant of one"),
+        ({"methods": ["l2p@"]}, "not a method or a variant"),
         ({"methods": ["l2p@beauty"]}, "'beauty' is no key"),
         ({"methods": ["l2p@seed=3"]}, "give --seeds instead"),
         ({"streams": ["a/x", "b/x"]}, "same name"),
@@ -409,19 +343,20 @@ def test_mistakes_are_found_before_the_first_run(
     tmp_path: Path, changes: dict[str, Any], words: str
 ) -> None:
     with pytest.raises(SodapError, match=words):
-        replace(a_grid(tmp_path / "out"), **changes).run()
+        run_grid(replace(a_grid(tmp_path / "out"), **changes))
     assert not (tmp_path / "out").exists()
 
 
-def test_table1_is_every_method() -> None:
+def test_table1_has_every_method() -> None:
     assert "table1" in grid_names()
     recipe = read_grid("table1")
-    assert recipe.method_names() == method_names()
+    assert {"l2p", "ridge", "residual-sodap"} <= set(recipe.method_names())
+    assert recipe.methods == "all"
     assert recipe.seeds == 5
     assert "lr" not in recipe.settings
 
 
-def test_a_grid_of_ones_own(tmp_path: Path) -> None:
+def test_a_grid_file_of_a_user(tmp_path: Path) -> None:
     file = tmp_path / "mine.yaml"
     file.write_text("methods: [ridge]\nseeds: 2\n")
     assert read_grid(str(file)).method_names() == ["ridge"]
@@ -435,76 +370,85 @@ def test_a_grid_of_ones_own(tmp_path: Path) -> None:
 def test_a_stream_that_cannot_be_read_is_refused_before_runs_are_counted(tmp_path: Path) -> None:
     watcher = Watcher()
     with pytest.raises(SodapError, match="nowhere"):
-        replace(a_grid(tmp_path), streams=["nowhere"]).run(watcher)
+        run_grid(replace(a_grid(tmp_path), streams=["nowhere"]), watcher)
     assert watcher.total == 0
 
 
-@pytest.fixture
-def hasty(monkeypatch: pytest.MonkeyPatch) -> None:
-    for module in (grid_module, task_module):
-        monkeypatch.setattr(module, "PAUSE_S", 0.02)
+# ---------------------------------------------------------------------- several processes
 
 
-@pytest.mark.usefixtures("hasty")
+def when_idle(monkeypatch: pytest.MonkeyPatch, act: Callable[[], None]) -> list[float]:
+    """Act instead of sleeping, when the grid has nothing to do but to wait for other processes."""
+    waits: list[float] = []
+
+    def sleep(seconds: float) -> None:
+        waits.append(seconds)
+        if len(waits) == 2:  # the first time nothing happens
+            act()
+
+    monkeypatch.setattr(grid_run, "sleep", sleep)
+    return waits
+
+
 def test_two_processes_share_a_grid(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """What the other one is at is done last, and found to be done."""
-    order: list[int] = []
-
-    def noted(config: Any, folder: Path, **more: Any) -> dict[str, Any]:
-        order.append(config.seed)
-        return run(config, folder, **more)
-
-    monkeypatch.setattr(task_module, "run", noted)
-    folder = tmp_path / "stripes" / "ridge" / "s0"
-    grid, other = a_grid(tmp_path, "ridge", 3), ExitStack()
+    """A run of another process is waited for, last of all."""
+    folder = record_path(tmp_path, "ridge", 0).parent
+    grid, other, watcher = a_grid(tmp_path, "ridge", 3), ExitStack(), Watcher()
     config = grid.config("stripes", Entry("ridge"), 0)
-    kept = run(config, tmp_path / "elsewhere")
+    theirs = run(config, tmp_path / "elsewhere", command=["another", "process"])
     other.enter_context(folder_lock(folder))
     write_json(folder / "config.json", config.described())
 
-    def finishes() -> None:
-        write_json(folder / "record.json", kept)
+    def other_finishes() -> None:
+        write_json(folder / "record.json", theirs.model_dump(mode="json"))
         other.close()
 
-    later = threading.Timer(2.0, finishes)
-    later.start()
-    outcome = grid.run()
-    later.join()
-    assert order == [0, 1, 2, 0]
-    assert (outcome.done, outcome.failures) == (3, {})
-    assert record(tmp_path, "ridge", 0)["environment"] == kept["environment"]
+    waits = when_idle(monkeypatch, other_finishes)
+    summary = run_grid(grid, watcher)
+    assert watcher.done == [f"stripes ridge seed {seed}" for seed in (1, 2, 0)]
+    assert (summary.done, summary.failures, len(waits)) == (3, {}, 2)
+    assert record(tmp_path, "ridge", 0).command == ["another", "process"]
 
 
-@pytest.mark.usefixtures("hasty")
-@pytest.mark.parametrize("ends", [True, False])
-def test_a_search_is_made_by_one_process(tmp_path: Path, ends: bool) -> None:
-    """The other ones take what it found, or begin anew if it died."""
-    grid, other, watcher = a_grid(tmp_path / "one", "sequential ridge", 1), ExitStack(), Watcher()
+@pytest.mark.parametrize("succeeds", [True, False])
+def test_one_process_searches(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, succeeds: bool
+) -> None:
+    """The others use its result, or search themselves if it died."""
+    watcher, other = Watcher(), ExitStack()
+    run_grid(a_grid(tmp_path / "two", "sequential", 1))
+    theirs = search_of(tmp_path / "two").model_copy(update={"chosen": {"weight_decay": 0.125}})
     home = tmp_path / "one" / "stripes" / "sequential"
-    a_grid(tmp_path / "two", "sequential", 1).run()
-    search = json.loads((tmp_path / "two" / "stripes" / "sequential" / "search.json").read_text())
-    search["chosen"] = {"lr": 0.125}  # as another computer might have
     other.enter_context(folder_lock(home))
 
-    def finishes() -> None:
-        if ends:
-            write_json(home / "search.json", search)
+    def other_ends() -> None:
+        if succeeds:
+            write_json(home / "search.json", theirs.model_dump(mode="json"))
         other.close()
 
-    later = threading.Timer(2.0, finishes)
-    later.start()
-    outcome = grid.run(watcher)
-    later.join()
-    assert (outcome.done, outcome.failures) == (2, {})
+    when_idle(monkeypatch, other_ends)
+    grid = a_grid(tmp_path / "one", "sequential ridge", 1)
+    summary = run_grid(grid, watcher)
+    assert (summary.done, summary.failures) == (2, {})
     assert watcher.done[0] == "stripes ridge seed 0"
-    assert len(watcher.done) == (2 if ends else 4)
-    assert (record(tmp_path / "one", "sequential", 0)["config"]["training"]["lr"] == 0.125) == ends
-    assert a_grid(tmp_path / "one", "sequential ridge", 1).run().finished == 2
+    assert len(watcher.done) == (2 if succeeds else 4)
+    chosen = record(tmp_path / "one", "sequential", 0).config.training.weight_decay
+    assert (chosen == 0.125) == succeeds
+    assert run_grid(grid).finished == 2
 
 
-def test_a_folder_is_free_unless_a_process_is_at_work_in_it(tmp_path: Path) -> None:
-    assert task_module.is_free(tmp_path)
+def test_a_folder_is_free_unless_a_process_has_locked_it(tmp_path: Path) -> None:
+    assert grid_run.is_free(tmp_path)
     with folder_lock(tmp_path):
-        assert not task_module.is_free(tmp_path)
+        assert not grid_run.is_free(tmp_path)
     (tmp_path / "file").touch()
-    assert task_module.is_free(tmp_path / "file" / "s0"), "nobody to wait for: the run will tell"
+    assert grid_run.is_free(tmp_path / "file" / "s0"), "the run itself will report the problem"
+
+
+def test_older_search_files_are_read(tmp_path: Path) -> None:
+    """They have an empty environment if every candidate broke, or none was kept."""
+    grid = a_grid(tmp_path, "sequential", 1)
+    run_grid(grid)
+    path = tmp_path / "stripes" / "sequential" / "search.json"
+    path.write_text(json.dumps(json.loads(path.read_text()) | {"environment": {}}))
+    assert run_grid(grid).finished == 1

@@ -1,11 +1,9 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any
 
 import pytest
 import torch
-from tests.conftest import make_stream
 
 from sodap.errors import SodapError
 from sodap.grids.search import (
@@ -14,7 +12,6 @@ from sodap.grids.search import (
     SEED,
     as_changes,
     choose,
-    for_the_record,
     one_beyond,
     read_search,
     settings_to_compare,
@@ -22,7 +19,9 @@ from sodap.grids.search import (
     write_search,
 )
 from sodap.methods import find_method, method_names
-from sodap.runs import load_config
+from sodap.runs import environment, load_config
+from sodap.runs.record import Candidate
+from tests.conftest import make_stream
 
 RATES = [{"lr": 3e-4}, {"lr": 1e-3}, {"lr": 3e-3}, {"lr": 1e-2}]
 BASE = load_config("sequential", [f"seed={SEED}", "epochs=1"])
@@ -66,15 +65,14 @@ def test_the_twin_holds_two_stages_and_no_test_image() -> None:
 
 
 def test_the_best_score_wins_and_the_earlier_of_equals() -> None:
-    search = choose(BASE, RATES, [0.5, 0.7, 0.7, None], {"gpu": None})
-    assert search["chosen"] == {"lr": 1e-3}
-    assert search["candidates"][3] == {"setting": {"lr": 1e-2}, "score": None}
-    assert (search["budget"], search["beyond"], search["seed"]) == (BUDGET, BEYOND, SEED)
-    assert search["environment"] == {"gpu": None}
-    told = {"what", "budget", "beyond", "seed", "candidates", "chosen"}
-    assert for_the_record(search).keys() == told
-    with pytest.raises(SodapError, match="no setting of sequential"):
-        choose(BASE, RATES, [None] * 4, {})
+    here = environment()
+    search = choose(BASE, RATES, [0.5, 0.7, 0.7, None], here)
+    assert search.chosen == {"lr": 1e-3}
+    assert search.candidates[3] == Candidate(setting={"lr": 1e-2}, score=None)
+    assert (search.budget, search.beyond, search.seed) == (BUDGET, BEYOND, SEED)
+    assert search.environment == here
+    with pytest.raises(SodapError, match="every setting of sequential"):
+        choose(BASE, RATES, [None] * 4, None)
 
 
 @pytest.mark.parametrize(
@@ -104,10 +102,10 @@ def test_the_next_rate_keeps_what_else_was_best() -> None:
 
 def test_a_search_is_used_again_for_the_same_question_only(tmp_path: Path) -> None:
     assert read_search(tmp_path, BASE, RATES) is None
-    search: dict[str, Any] = choose(BASE, RATES, [0.5, 0.7, 0.6, 0.1], {})
+    search = choose(BASE, RATES, [0.5, 0.7, 0.6, 0.1], None)
     write_search(tmp_path, search)
     assert read_search(tmp_path, BASE, RATES) == search
-    longer = choose(BASE, [*RATES, {"lr": 3e-2}], [0.1, 0.2, 0.3, 0.4, 0.2], {})
+    longer = choose(BASE, [*RATES, {"lr": 3e-2}], [0.1, 0.2, 0.3, 0.4, 0.2], None)
     write_search(tmp_path, longer)
     assert read_search(tmp_path, BASE, RATES) == longer
     with pytest.raises(SodapError, match="compared other settings"):
@@ -117,7 +115,7 @@ def test_a_search_is_used_again_for_the_same_question_only(tmp_path: Path) -> No
     fixed = load_config("sequential", [f"seed={SEED}", "epochs=1", "lr=0.5"])
     with pytest.raises(SodapError, match=r"another training\.lr \(0.001 instead of 0.5\)"):
         read_search(tmp_path, fixed, [])  # no --no-search, and none is spoken of
-    write_search(tmp_path, {**search, "beyond": 0})
+    write_search(tmp_path, search.model_copy(update={"beyond": 0}))
     with pytest.raises(SodapError, match="compared other settings"):
         read_search(tmp_path, BASE, RATES)
     write_search(tmp_path, search)

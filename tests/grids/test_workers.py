@@ -30,7 +30,7 @@ def work(task: str) -> tuple[int, str]:
 @pytest.mark.slow
 def test_a_worker_that_dies_costs_its_task_only() -> None:
     tasks = deque(["one", "die", "fail", "refuse", "two"])
-    reports: dict[str, TaskResult[str]] = {}
+    reports: dict[str, TaskResult[str, tuple[int, str]]] = {}
     for report in work_off(tasks, work, jobs=1):
         reports[report.task] = report
         if report.task == "two":
@@ -38,13 +38,14 @@ def test_a_worker_that_dies_costs_its_task_only() -> None:
     assert list(reports) == ["one", "die", "fail", "refuse", "two", "late"]
     assert "died (SIGKILL" in str(reports["die"].error)
     assert str(reports["fail"].error) == "ValueError: no luck"
-    assert "in work" in reports["fail"].trace
+    assert "in work" in reports["fail"].traceback
     refusal = reports["refuse"]
     assert type(refusal.error) is FolderBusyError
-    assert (str(refusal.error), refusal.trace) == ("give another file", "")
-    first, second = reports["one"].result[0], reports["two"].result[0]
-    assert reports["late"].result == (second, "late"), "a worker does many tasks"
-    assert first != second
-    for process in (first, second):
+    assert (str(refusal.error), refusal.traceback) == ("give another file", "")
+    processes = {task: report.value[0] for task, report in reports.items() if report.value}
+    assert list(processes) == ["one", "two", "late"]
+    assert processes["one"] != processes["two"]
+    assert processes["two"] == processes["late"], "a worker does many tasks"
+    for process in processes.values():
         with pytest.raises(ProcessLookupError):
             os.kill(process, 0)

@@ -107,10 +107,11 @@ def test_joint_gets_all_domains_and_says_so(stripes: Stream, tmp_path: Path) -> 
     options = {"trained": "head"}
     config = RunConfig(method="joint", training=TRAINING, options=options, device="cpu")
     record = run(config, tmp_path / "run", stream=stripes)
-    kept = [[asset["images"] for asset in stage["stored"]] for stage in record["stages"]]
+    kept = [[asset.images for asset in stage.stored or ()] for stage in record.stages]
     assert kept == [[24, 12], [48, 24]]
-    assert record["stages"][1]["stored"][0]["bytes"] == 48 * 3 * 32 * 32
-    assert [stage["domain"] for stage in record["stages"]] == ["domain 0", "domain 1"]
+    assert record.stages[1].stored is not None
+    assert record.stages[1].stored[0].bytes == 48 * 3 * 32 * 32
+    assert [stage.domain for stage in record.stages] == ["domain 0", "domain 1"]
     assert [name for name in ("joint", "finetune") if find_method(name).learns_all_domains] == [
         "joint"
     ]

@@ -384,8 +384,8 @@ def test_likeness_is_drawn_before_and_after(full: ShownRun) -> None:
     sizes = [image(axes).shape[0] for axes in panels]
     assert sizes == [values(pool_table(full))[stage][0] for stage in range(DOMAINS)]
     for axes, stage in zip(panels, full.evidence, strict=True):
-        assert stage.likeness is not None
-        cosines = np.abs(stage.likeness.float().numpy())
+        assert stage.similarity is not None
+        cosines = np.abs(stage.similarity.float().numpy())
         assert np.allclose(image(axes)[..., 3], np.clip(cosines, 0, 1) ** 0.6, atol=1e-5)
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 from typing import Any
 
@@ -15,30 +14,31 @@ from sodap.errors import SodapError
 from sodap.evaluation import accuracy, confusion_matrix
 from sodap.learning import load
 from sodap.methods.parts.second_moments import PENALTIES
-from sodap.runs import load_config, run
+from sodap.runs import RunRecord, load_config, run
 from sodap.runs.composition import compose, read_composition
 from sodap.runs.evidence import (
-    LOOKED_AT,
-    SHOWN,
-    images_to_look_at,
+    ROUTED_IMAGES,
+    SHOWN_PER_CLASS,
     read_evidence,
+    sampled_images,
 )
+from sodap.runs.reading import read_record
 from sodap.storage import load_state
 
 QUICK = ["epochs=2", "patience=2", "batch_size=16", "device=cpu"]
 
 
 @pytest.fixture(scope="module")
-def finished(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, dict[str, Any]]:
+def finished(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, RunRecord]:
     folder = tmp_path_factory.mktemp("runs") / "one"
     return folder, run(load_config("default", QUICK), folder, stream=make_stream())
 
 
-def test_answers_give_the_confusions_of_the_record(finished: tuple[Path, dict[str, Any]]) -> None:
+def test_answers_give_the_confusions_of_the_record(finished: tuple[Path, RunRecord]) -> None:
     folder, record = finished
     stream, found = make_stream(), read_evidence(finished[0], 2)
     assert [stage.number for stage in found] == [1, 2]
-    for stage, row in zip(found, record["confusions"], strict=True):
+    for stage, row in zip(found, record.confusions, strict=True):
         for domain, answers, right, matrix in zip(
             stream.domains, stage.answers, stage.right, row, strict=True
         ):
@@ -48,12 +48,12 @@ def test_answers_give_the_confusions_of_the_record(finished: tuple[Path, dict[st
     assert torch.allclose(found[-1].confidence[1], last.max(-1).values, atol=1e-6)
 
 
-def test_routing_is_that_of_the_model(finished: tuple[Path, dict[str, Any]]) -> None:
+def test_routing_is_that_of_the_model(finished: tuple[Path, RunRecord]) -> None:
     folder, _ = finished
     stream, stage = make_stream(), read_evidence(finished[0], 2)[-1]
     learner = load(folder, device="cpu")
     for routed, domain in zip(stage.routing, stream.domains, strict=True):
-        counted, shown = images_to_look_at(domain.test, 3)
+        counted, shown = sampled_images(domain.test, 3)
         assert routed.shown is not None
         assert routed.weights is not None
         assert torch.equal(routed.shown, shown)
@@ -77,30 +77,30 @@ def test_routing_is_that_of_the_model(finished: tuple[Path, dict[str, Any]]) -> 
         assert torch.allclose(routed.usage.sum(1), torch.ones(layers), atol=1e-5)
 
 
-def test_likeness_is_the_cosine_of_prompts(finished: tuple[Path, dict[str, Any]]) -> None:
+def test_similarity_is_the_cosine_of_prompts(finished: tuple[Path, RunRecord]) -> None:
     tensors, _ = load_state(finished[0] / "model", "model")
-    likeness = read_evidence(finished[0], 2)[-1].likeness
-    assert likeness is not None
+    similarity = read_evidence(finished[0], 2)[-1].similarity
+    assert similarity is not None
     frozen = tensors["prompter.pool.frozen_values"][0, :3].double()
     for i in range(3):
         for j in range(3):
             cosine = frozen[i] @ frozen[j] / (frozen[i].norm() * frozen[j].norm())
-            assert float(likeness[i, j]) == pytest.approx(float(cosine), abs=1e-3)
+            assert float(similarity[i, j]) == pytest.approx(float(cosine), abs=1e-3)
 
 
 def test_images_are_the_same_for_everyone_and_three_a_class() -> None:
     split = make_stream(classes=4).domains[0].test
-    counted, shown = images_to_look_at(split, 4)
-    assert torch.equal(counted, images_to_look_at(split, 4)[0])
-    assert len(counted) == min(LOOKED_AT, len(split))
-    assert split.labels[shown].bincount().tolist() == [SHOWN] * 4
+    counted, shown = sampled_images(split, 4)
+    assert torch.equal(counted, sampled_images(split, 4)[0])
+    assert len(counted) == min(ROUTED_IMAGES, len(split))
+    assert split.labels[shown].bincount().tolist() == [SHOWN_PER_CLASS] * 4
 
 
-def test_evidence_changes_no_number(finished: tuple[Path, dict[str, Any]], tmp_path: Path) -> None:
+def test_evidence_changes_no_number(finished: tuple[Path, RunRecord], tmp_path: Path) -> None:
     config = load_config("default", [*QUICK, "evidence=false", "keep_stages=false"])
     record = run(config, tmp_path / "bare", stream=make_stream())
-    assert record["confusions"] == finished[1]["confusions"]
-    assert record["config"] == finished[1]["config"]  # so that a run may go on with or without
+    assert record.confusions == finished[1].confusions
+    assert record.config == finished[1].config  # so that a run may go on with or without
     assert sorted(path.name for path in (tmp_path / "bare").iterdir()) == [
         "config.json", "log.jsonl", "model", "record.json", "steps",
     ]  # fmt: skip
@@ -110,7 +110,7 @@ def test_evidence_changes_no_number(finished: tuple[Path, dict[str, Any]], tmp_p
     assert all(torch.equal(bare[key], full[key]) for key in full)
 
 
-def test_evidence_is_small_and_holds_no_image(finished: tuple[Path, dict[str, Any]]) -> None:
+def test_evidence_is_small_and_holds_no_image(finished: tuple[Path, RunRecord]) -> None:
     size = sum(path.stat().st_size for path in (finished[0] / "evidence").iterdir())
     assert size < 500_000
     for stage in read_evidence(finished[0], 2):
@@ -121,18 +121,18 @@ def test_a_method_without_prompts_leaves_answers_alone(tmp_path: Path) -> None:
     run(load_config("sequential", QUICK), tmp_path / "run", stream=make_stream())
     stages = read_evidence(tmp_path / "run", 2)
     assert len(stages) == 2
-    assert all(not stage.routing and stage.likeness is None for stage in stages)
+    assert all(not stage.routing and stage.similarity is None for stage in stages)
     assert all(len(stage.answers) == 2 for stage in stages)
 
 
 # ------------------------------------------------------------------ cross-composition
 
 
-def test_composition_exchanges_heads(finished: tuple[Path, dict[str, Any]]) -> None:
+def test_composition_exchanges_heads(finished: tuple[Path, RunRecord]) -> None:
     """Against models put together by hand, and answers asked of them one image at a time."""
     folder, record = finished
     stream = make_stream()
-    found = compose(folder, stream, record)
+    found = compose(folder, stream)
     assert read_composition(folder) == found
     states = [
         load_state(folder / "stages" / "1", "model")[0],
@@ -149,17 +149,16 @@ def test_composition_exchanges_heads(finished: tuple[Path, dict[str, Any]]) -> N
                     for image in domain.test.images
                 ]
                 right = np.mean(np.array(answers) == domain.test.labels.numpy())
-                assert found["accuracy"][i][j][d] == pytest.approx(right)
+                assert found.accuracy[i][j][d] == pytest.approx(right)
     for stage in range(2):
-        assert found["accuracy"][stage][stage] == record["R"]["accuracy"][stage]
-        assert found["macro_f1"][stage][stage] == record["R"]["macro_f1"][stage]
+        assert found.accuracy[stage][stage] == record.R.accuracy[stage]
+        assert found.macro_f1[stage][stage] == record.R.macro_f1[stage]
 
 
-def test_the_probe_is_a_ridge_regression(finished: tuple[Path, dict[str, Any]]) -> None:
+def test_the_probe_is_a_ridge_regression(finished: tuple[Path, RunRecord]) -> None:
     """Solved anew with numpy from the features of the last representation."""
-    folder, record = finished
-    stream = make_stream()
-    found = compose(folder, stream, record)
+    folder, stream = finished[0], make_stream()
+    found = compose(folder, stream)
     method = load(folder, device="cpu").method
 
     @torch.no_grad()
@@ -181,19 +180,19 @@ def test_the_probe_is_a_ridge_regression(finished: tuple[Path, dict[str, Any]]) 
             best, least = W, error
     answers = (features(domain.test.images) @ best).argmax(1)
     right = float(np.mean(answers == domain.test.labels.numpy()))
-    assert found["probe"]["own"][-1][0] == pytest.approx(right)
+    assert found.probe.own[-1][0] == pytest.approx(right)
 
 
 def test_composition_says_why_not(tmp_path: Path) -> None:
     stream = make_stream()
-    closed = run(load_config("ridge", ["device=cpu"]), tmp_path / "ridge", stream=stream)
+    run(load_config("ridge", ["device=cpu"]), tmp_path / "ridge", stream=stream)
     with pytest.raises(SodapError, match="ridge has no head"):
-        compose(tmp_path / "ridge", stream, closed)
+        compose(tmp_path / "ridge", stream)
     config = load_config("sequential", [*QUICK, "keep_stages=false"])
-    bare = run(config, tmp_path / "bare", stream=stream)
-    with pytest.raises(SodapError, match="stage 1 was not kept"):
-        compose(tmp_path / "bare", stream, bare)
+    run(config, tmp_path / "bare", stream=stream)
+    with pytest.raises(SodapError, match="stage 1 was not stored"):
+        compose(tmp_path / "bare", stream)
     (tmp_path / "empty").mkdir()
     with pytest.raises(SodapError):
-        compose(tmp_path / "empty", stream, bare)
-    assert json.loads((tmp_path / "bare" / "record.json").read_text())["status"] == "finished"
+        compose(tmp_path / "empty", stream)
+    assert read_record(tmp_path / "bare" / "record.json").status == "finished"

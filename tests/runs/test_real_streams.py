@@ -3,20 +3,19 @@
 from __future__ import annotations
 
 import csv
-import json
 import shutil
 from pathlib import Path
-from typing import Any
 
 import pytest
 
-from sodap.runs import load_config, run
+from sodap.runs import RunRecord, load_config, run
+from sodap.storage import write_json
 from sodap.streams.splits import read_splits
 
 pytestmark = pytest.mark.slow
 
 
-def learned(folder: Path, *changes: str) -> dict[str, Any]:
+def learned(folder: Path, *changes: str) -> RunRecord:
     """A run of one epoch a stage with the small embedded network."""
     config = load_config("sequential", ["epochs=1", "device=cpu", *changes])
     return run(config, folder)
@@ -38,12 +37,12 @@ def test_a_protocol_from_files_to_r(
     shared: Path, tmp_path: Path, protocol: str, domains: list[str], classes: int
 ) -> None:
     record = learned(tmp_path / "run", f"stream={protocol}", f"data={shared / 'data'}")
-    assert [domain["name"] for domain in record["stream"]["domains"]] == domains
-    assert len(record["R"]["accuracy"]) == len(record["R"]["accuracy"][0]) == 3
-    assert len(record["stream"]["classes"]) == classes
-    assert record["stream"]["notes"], "the copies here are smaller than the complete data sets"
+    assert [domain.name for domain in record.stream.domains] == domains
+    assert len(record.R.accuracy) == len(record.R.accuracy[0]) == 3
+    assert len(record.stream.classes) == classes
+    assert record.stream.notes, "the copies here are smaller than the complete data sets"
     rows = read_splits(tmp_path / "run" / "splits.csv")
-    counted = sum(sum(sum(c) for c in d["counts"].values()) for d in record["stream"]["domains"])
+    counted = sum(sum(c) for d in record.stream.domains for _, c in d.counts)
     assert len(rows) == counted
 
     # The saved splits, and no others, are used again, whatever the seed of a new deal.
@@ -54,7 +53,7 @@ def test_a_protocol_from_files_to_r(
         f"splits={tmp_path / 'run' / 'splits.csv'}",
         "split_seed=5",
     )
-    assert again["confusions"] == record["confusions"]
+    assert again.confusions == record.confusions
 
 
 def test_a_table_and_folders_made_from_real_images(shared: Path, tmp_path: Path) -> None:
@@ -81,9 +80,9 @@ def test_a_table_and_folders_made_from_real_images(shared: Path, tmp_path: Path)
     from_table = learned(tmp_path / "table-run", f"stream={table}")
     from_folders = learned(tmp_path / "folder-run", f"stream={tmp_path / 'eyes'}")
     for record in (from_table, from_folders):
-        assert record["stream"]["classes"] == ["healthy", "ill"]
-        assert [domain["name"] for domain in record["stream"]["domains"]] == ["deepdrid", "idrid"]
-        total = sum(sum(sum(c) for c in d["counts"].values()) for d in record["stream"]["domains"])
+        assert record.stream.classes == ["healthy", "ill"]
+        assert [domain.name for domain in record.stream.domains] == ["deepdrid", "idrid"]
+        total = sum(sum(c) for d in record.stream.domains for _, c in d.counts)
         assert total == 120
     # The table knows patients, and none is on two sides.
     sides: dict[str, set[str]] = {}
@@ -113,7 +112,8 @@ def test_a_resumed_run_keeps_its_splits(shared: Path, tmp_path: Path) -> None:
         shutil.copy(image, home)
     record = learned(tmp_path / "run", f"stream={eyes}")
     broken = tmp_path / "run" / "record.json"
-    broken.write_text(json.dumps(record | {"status": "interrupted"}))
+    interrupted = record.model_copy(update={"status": "interrupted"})
+    write_json(broken, interrupted.model_dump(mode="json"))
     shutil.copy(images[0], eyes / "domain 0" / "class 0" / "late.jpg")
     config = load_config("sequential", ["epochs=1", "device=cpu", f"stream={eyes}"])
-    assert run(config, tmp_path / "run", resume=True)["confusions"] == record["confusions"]
+    assert run(config, tmp_path / "run", resume=True).confusions == record.confusions

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -15,9 +14,12 @@ from tests.conftest import make_stream
 import sodap.runs.tracking as tracking
 from sodap.errors import SodapError
 from sodap.learning.trace import TraceBuffer
-from sodap.runs import RunCallback, RunConfig, load_config, run
+from sodap.runs import RunCallback, RunConfig, RunRecord, load_config, run
+from sodap.runs.callback import Callbacks
 from sodap.runs.evidence import read_steps
-from sodap.runs.tracking import Callbacks, LostTrackerWarning, Tracker, step_numbers
+from sodap.runs.reading import read_log
+from sodap.runs.record import EpochRow
+from sodap.runs.tracking import LostTrackerWarning, Tracker, step_numbers
 from sodap.streams import Stage
 
 QUICK = ["epochs=2", "patience=2", "batch_size=16", "device=cpu", "evidence=false"]
@@ -58,34 +60,37 @@ def notebook(monkeypatch: pytest.MonkeyPatch) -> Notebook:
 
 def learn(
     folder: Path, kind: str = "wandb", recipe: str = "default", *others: RunCallback, **more: Any
-) -> dict[str, Any]:
+) -> RunRecord:
     config = load_config(recipe, QUICK)
     callback = Callbacks(Tracker(kind, config, folder), *others)
     return run(config, folder, stream=make_stream(), callback=callback, **more)
 
 
-def log_of(folder: Path) -> list[dict[str, Any]]:
-    return [json.loads(line) for line in (folder / "log.jsonl").read_text().splitlines()]
+def log_of(folder: Path) -> list[EpochRow]:
+    return read_log(folder / "log.jsonl")[0]
 
 
 def test_it_is_told_what_the_folder_holds(tmp_path: Path, notebook: Notebook) -> None:
     folder = tmp_path / "run"
     record = learn(folder)
-    assert notebook.settings == record["config"]
+    assert notebook.settings == record.config.model_dump(mode="json")
     rows = log_of(folder)
     assert list(notebook.of("val/macro_f1")) == [1, 2, 3, 4], "epochs are counted over stages"
     for step, row in enumerate(rows, start=1):
-        assert notebook.of("val/macro_f1")[step] == row["val_macro_f1"]
-        assert notebook.of("loss/ce")[step] == row["losses"]["ce"]
-        assert notebook.of("stage")[step] == row["stage"]
-    assert notebook.of("weight/ce") == {s: rows[s - 1]["weights"]["ce"] for s in (3, 4)}
+        assert notebook.of("val/macro_f1")[step] == row.val_macro_f1
+        assert notebook.of("loss/ce")[step] == row.losses["ce"]
+        assert notebook.of("stage")[step] == row.stage
+    assert notebook.of("weight/ce") == {s: rows[s - 1].weights["ce"] for s in (3, 4)}
     for number, name in enumerate(("domain 0", "domain 1")):
-        accuracies = [row[number] for row in record["R"]["accuracy"]]
+        accuracies = [row[number] for row in record.R.accuracy]
         assert notebook.of(f"R/accuracy/{name}") == dict(zip((2, 4), accuracies, strict=True))
-    assert notebook.of("drift/score") == {4: record["stages"][1]["begun"]["drift"]["score"]}
+    drift = record.stages[1].begun.drift
+    assert drift is not None
+    assert notebook.of("drift/score") == {4: drift.score}
     assert notebook.of("pool/frozen") == {2: 0, 4: 60}
+    assert record.metrics.accuracy is not None
     last = notebook.of("metric/average_accuracy")[4]
-    assert last == record["metrics"]["accuracy"]["average_accuracy"]
+    assert last == record.metrics.accuracy.average_accuracy
     assert notebook.of("metric/average_forgetting").keys() == {4}, "undefined after one stage"
     assert notebook.ended == ["success"]
     assert notebook.closed == [0]
@@ -94,7 +99,7 @@ def test_it_is_told_what_the_folder_holds(tmp_path: Path, notebook: Notebook) ->
 def test_it_is_told_of_the_steps(tmp_path: Path, notebook: Notebook) -> None:
     folder = tmp_path / "run"
     learn(folder)
-    traces = read_steps(folder, log_of(folder))
+    traces = read_steps(folder, [(row.stage, row.epoch) for row in log_of(folder)])
     for kind in ("loss", "weight"):
         expected = [
             getattr(trace, "losses" if kind == "loss" else "weights").get("ce", torch.empty(0))
@@ -124,8 +129,8 @@ class PluggedOutError(Exception):
 
 
 class Stopper(RunCallback):
-    def epoch_done(self, stage: Stage, row: Mapping[str, Any]) -> None:
-        if (stage.number, row["epoch"]) == (2, 1):
+    def epoch_done(self, stage: Stage, row: EpochRow) -> None:
+        if (stage.number, row.epoch) == (2, 1):
             raise PluggedOutError
 
 
@@ -157,9 +162,9 @@ def test_a_tracker_that_breaks_does_not_cost_the_run(tmp_path: Path, notebook: N
     notebook.log_metrics = refuse  # type: ignore[method-assign]
     with pytest.warns(LostTrackerWarning) as heard:
         record = learn(tmp_path / "run", recipe="sequential")
-    assert record["status"] == "finished"
+    assert record.status == "finished"
     messages = [str(each.message) for each in heard]
-    assert messages == ["wandb is left out from here on: the server is away"]
+    assert messages == ["wandb gets no more numbers: the server is away"]
 
 
 def test_names_are_such_as_every_tracker_takes(notebook: Notebook, tmp_path: Path) -> None:
@@ -179,7 +184,7 @@ def test_a_missing_package_is_named(
 
 
 def test_an_unknown_log_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(SodapError, match="no log called 'paper'; there are: tensorboard, mlflow"):
+    with pytest.raises(SodapError, match="no log is called 'paper'; there are: tensorboard"):
         Tracker("paper", RunConfig(), tmp_path)
 
 
@@ -192,10 +197,10 @@ def test_tensorboard_can_read_it(tmp_path: Path) -> None:
     record = learn(folder, "tensorboard", "sequential")
     events = reading.EventAccumulator(str(folder / "tensorboard")).Reload()
     found = {event.step: event.value for event in events.Scalars("loss/ce")}
-    expected = {step: row["losses"]["ce"] for step, row in enumerate(log_of(folder), start=1)}
+    expected = {step: row.losses["ce"] for step, row in enumerate(log_of(folder), start=1)}
     assert found == pytest.approx(expected)
     last = events.Scalars("R/accuracy/domain 0")[-1]
-    assert (last.step, last.value) == (4, pytest.approx(record["R"]["accuracy"][1][0]))
+    assert (last.step, last.value) == (4, pytest.approx(record.R.accuracy[1][0]))
     settings = events.Tensors("config/text_summary")[0].tensor_proto.string_val[0]
-    assert json.loads(settings) == record["config"]
+    assert json.loads(settings) == record.config.model_dump(mode="json")
     assert "hp_metric" not in events.Tags()["scalars"]

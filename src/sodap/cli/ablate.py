@@ -15,7 +15,7 @@ from rich.table import Table
 
 from sodap.cli.bench import GridProgress
 from sodap.formats import plural
-from sodap.grids.ablation import Ablation
+from sodap.grids import Ablation, run_grid
 from sodap.grids.ablation_table import (
     SCORES,
     Row,
@@ -50,12 +50,12 @@ def run_ablation(
         jobs=jobs or (4 if on_gpu else 1),
         command=sys.argv,
     )
-    ablation.check()
+    grid = ablation.grid()
     for variant in ablation.left_out():
         console.print(f"{variant.title}: left out, it is off already", highlight=False)
     try:
         with GridProgress(console) as progress:
-            outcome = ablation.run(progress)
+            summary = run_grid(grid, progress)
     except KeyboardInterrupt:
         print("sodap: interrupted; the same command goes on where it stopped", file=sys.stderr)
         raise typer.Exit(130) from None
@@ -70,10 +70,10 @@ def run_ablation(
             highlight=False,
         )
         console.print(f"The same as a file: {', '.join(map(str, paths))}", markup=False)
-    for label, error in outcome.failures.items():
+    for label, error in summary.failures.items():
         print(f"sodap: failed: {label}: {error}", file=sys.stderr)
-    if outcome.failures:
-        count = len(outcome.failures)
+    if summary.failures:
+        count = len(summary.failures)
         print(
             f"sodap: {plural(count, 'run')} failed; the same command tries again", file=sys.stderr
         )

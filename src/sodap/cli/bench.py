@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
 
 import torch
 import typer
@@ -15,8 +14,8 @@ from rich.markup import escape
 from sodap.cli.progress import Bars
 from sodap.errors import SodapError
 from sodap.formats import plural
-from sodap.grids import Grid, GridCallback, GridSummary, Task, read_grid
-from sodap.grids.search import Setting, as_changes
+from sodap.grids import Grid, GridCallback, GridSummary, Task, read_grid, run_grid
+from sodap.grids.search import SearchRecord, Setting, as_changes
 from sodap.reporting import (
     as_csv,
     as_latex,
@@ -28,6 +27,7 @@ from sodap.reporting import (
     verdict,
 )
 from sodap.reporting.tables.stream_table import mixtures
+from sodap.runs import RunRecord
 
 FORMATS = ("text", "markdown", "latex", "csv")
 
@@ -60,12 +60,12 @@ def run_bench(
     try:
         tasks = ("run or search", "runs and searches") if search else ("run", "runs")
         with GridProgress(console, *tasks) as progress:
-            outcome = grid.run(progress)
+            summary = run_grid(grid, progress)
     except KeyboardInterrupt:
         print("sodap: interrupted; the same command goes on where it stopped", file=sys.stderr)
         raise typer.Exit(130) from None
-    _conclude(console, grid, outcome)
-    if outcome.failures:
+    _conclude(console, grid, summary)
+    if summary.failures:
         raise typer.Exit(1)
 
 
@@ -73,16 +73,16 @@ def _listed(names: str | None) -> list[str]:
     return [name.strip() for name in (names or "").split(",") if name.strip()]
 
 
-def _conclude(console: Console, grid: Grid, outcome: GridSummary) -> None:
-    if outcome.done + outcome.finished:
+def _conclude(console: Console, grid: Grid, summary: GridSummary) -> None:
+    if summary.done + summary.finished:
         console.print()
         show_tables(console, [grid.out], "text", None, ())
-    for label, error in outcome.failures.items():
+    for label, error in summary.failures.items():
         print(f"sodap: failed: {label}: {error}", file=sys.stderr)
-    if outcome.failures:
-        left = f", {plural(outcome.waiting, 'run')} not begun" if outcome.waiting else ""
+    if summary.failures:
+        left = f", {plural(summary.not_started, 'run')} not begun" if summary.not_started else ""
         print(
-            f"sodap: {len(outcome.failures)} failed{left}; the same command tries again",
+            f"sodap: {len(summary.failures)} failed{left}; the same command tries again",
             file=sys.stderr,
         )
 
@@ -106,33 +106,36 @@ class GridProgress(Bars, GridCallback):
         before = f"; {finished:,} {were} finished before" if finished else ""
         self._say(f"{plural(tasks, self.one, self.many)} to do{before}")
 
-    def search_goes_on(self, setting: Setting) -> None:
+    def search_extended(self, setting: Setting) -> None:
         total = self.progress.tasks[self.bar].total or 0
         self.progress.update(self.bar, total=total + 1)
 
-    def task_done(self, task: Task, result: Mapping[str, Any]) -> None:
+    def task_done(self, task: Task, record: RunRecord | None) -> None:
         self.progress.update(self.bar, advance=1)
-        seconds = f" ({result['seconds']:.0f} s)" if "seconds" in result else ""
-        if task.setting is not None:
-            score = result["score"]
-            shown = "training broke" if score is None else f"validation accuracy {score:.3f}"
-        else:
-            metrics = result["metrics"]
-            forgot = metrics["average_forgetting"]
-            shown = f"AvgACC {metrics['average_accuracy']:.3f}"
-            shown += "" if forgot is None else f", AvgF {forgot:.3f}"
-        self._say(f"{task.label}: {shown}{seconds}")
+        self._say(f"{task.label}: {_outcome(task, record)}")
 
     def task_failed(self, task: Task, error: str) -> None:
         self.progress.update(self.bar, advance=1)
         self._say(f"{task.label}: failed, {error}")
 
-    def search_done(self, search: Mapping[str, Any]) -> None:
-        chosen = " ".join(as_changes(search["chosen"]))
-        self._say(f"{search['stream']} {search['method']}: goes on with {chosen}")
+    def search_done(self, search: SearchRecord) -> None:
+        chosen = " ".join(as_changes(search.chosen))
+        self._say(f"{search.stream} {search.method}: chosen {chosen}")
 
-    def warned(self, words: str) -> None:
-        print(f"sodap: warning: {words}", file=sys.stderr)
+    def warned(self, message: str) -> None:
+        print(f"sodap: warning: {message}", file=sys.stderr)
+
+
+def _outcome(task: Task, record: RunRecord | None) -> str:
+    if record is None or record.metrics.accuracy is None:
+        return "training broke"
+    metrics = record.metrics.accuracy
+    seconds = sum(stage.seconds for stage in record.stages)
+    if task.setting is not None:
+        return f"validation accuracy {metrics.final_average:.3f} ({seconds:.0f} s)"
+    forgot = metrics.average_forgetting
+    forgetting = "" if forgot is None else f", AvgF {forgot:.3f}"
+    return f"AvgACC {metrics.average_accuracy:.3f}{forgetting} ({seconds:.0f} s)"
 
 
 def show_tables(

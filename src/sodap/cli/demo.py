@@ -26,7 +26,7 @@ def run_demo(console: Console, out: Path, seed: int) -> None:
     stream = load_stream("digits")
     domains = " -> ".join(domain.name for domain in stream.domains)
     console.print(f"Ten digits, {len(stream)} domains: {domains}", highlight=False)
-    records, logs = {}, {}
+    results, records, logs = {}, {}, {}
     for recipe in RECIPES:
         config = load_config(recipe, [f"seed={seed}"])
         folder = out / config.method
@@ -35,10 +35,11 @@ def run_demo(console: Console, out: Path, seed: int) -> None:
         console.print(f"\n[bold]{config.method}[/]")
         with ProgressBars(console) as bars:
             record = run(config, folder, command=sys.argv, callback=bars, stream=stream)
-        records[config.method] = record
+        records[config.method] = record.model_dump(mode="json")
         lines = (folder / "log.jsonl").read_text("utf-8").splitlines()
         logs[config.method] = [json.loads(line) for line in lines]
-    for method, record in records.items():
+        results[config.method] = record
+    for method, record in results.items():
         console.print()
         show_result(console, record, method)
     page = out / "index.html"

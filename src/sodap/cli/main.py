@@ -87,8 +87,9 @@ def run(
     from sodap.cli.tables import show_result
     from sodap.runs import load_config
     from sodap.runs import run as run_config
+    from sodap.runs.callback import Callbacks
     from sodap.runs.run import check_folder
-    from sodap.runs.tracking import Callbacks, Tracker
+    from sodap.runs.tracking import Tracker
 
     config = load_config(recipe, changes or [])
     name = f"{Path(config.stream).resolve().stem}-{config.method}-s{config.seed}"

@@ -3,17 +3,16 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping
 from types import TracebackType
-from typing import Any, Self
+from typing import Self
 
 from rich.console import Console
 from rich.markup import escape
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
-from sodap.drift import too_few
 from sodap.formats import plural
 from sodap.runs import RunCallback
+from sodap.runs.record import EpochRow, StageRecord
 from sodap.streams import Stage, Stream
 
 
@@ -94,23 +93,23 @@ class ProgressBars(Bars, RunCallback):
         note = f"{speed:.0f} images/s" if speed else ""
         self.progress.update(self.epoch, completed=step, note=note)
 
-    def epoch_done(self, stage: Stage, row: Mapping[str, Any]) -> None:
-        note = f"validation macro-F1 {row['val_macro_f1']:.3f}"
+    def epoch_done(self, stage: Stage, row: EpochRow) -> None:
+        note = f"validation macro-F1 {row.val_macro_f1:.3f}"
         self.progress.update(self.stream, note=note)
 
-    def stage_done(self, stage: Stage, record: Mapping[str, Any]) -> None:
+    def stage_done(self, stage: Stage, record: StageRecord) -> None:
         self.progress.update(self.stream, advance=1)
         self.progress.update(self.epoch, visible=False)
         words = [
             f"stage {stage.number} {stage.domain.name}:",
-            f"{_epochs(record['epochs'])}{record['seconds']:.0f} s,",
-            f"best validation macro-F1 {record['best_val_macro_f1']:.3f}",
+            f"{_epochs(record.epochs)}{record.seconds:.0f} s,",
+            f"best validation macro-F1 {record.best_val_macro_f1:.3f}",
         ]
-        drift = record["begun"].get("drift")
+        drift = record.begun.drift
         if drift is not None:
-            few = too_few(drift)
-            known = f"{drift['score']:.2f}" if few is None else f"hardly measured ({few})"
-            words.append(f"| drift {known}, {drift['added']} prompts added")
+            few = drift.too_few
+            known = f"{drift.score:.2f}" if few is None else f"hardly measured ({few})"
+            words.append(f"| drift {known}, {drift.added} prompts added")
         self._say(" ".join(words))
 
 

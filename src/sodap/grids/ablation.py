@@ -1,30 +1,24 @@
-"""What each part of Residual SODAP is worth: the method as it is, and again without one part.
+"""Ablation of Residual SODAP: a grid of the full method and of variants with one part changed.
 
-OUT/VARIANT/sSEED/         a run (see `sodap.runs.run`)
-OUT/ablation.md|csv|json   the table, written when all runs have had their turn
+OUT/STREAM/residual-sodap/sSEED/           a run of the full method (see `sodap.runs.run`)
+OUT/STREAM/residual-sodap@uw=false/sSEED/  a run of a variant
+OUT/ablation.md|csv|json                   the table, written when all runs are done
 
-The removals are the eight of the paper's ablation. What it leaves open has more than one reading;
-those other readings are variants too, on demand. Finished runs are left alone, so the same command
-goes on where it stopped.
+The removals are the eight of the paper's ablation. What the paper leaves open can be read in more
+than one way; these other readings are variants too, on demand.
 """
 
 from __future__ import annotations
 
-import os
-from collections import deque
 from collections.abc import Sequence
-from contextlib import closing
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 
-from sodap.backbones import native_size
 from sodap.errors import SodapError
-from sodap.grids.grid import GridCallback, GridSummary
-from sodap.grids.task import Task, decode, error_line, performed
-from sodap.grids.workers import TaskResult
+from sodap.grids.grid import Grid
+from sodap.grids.variants import Entry
 from sodap.runs.config import RunConfig, load_config
-from sodap.runs.run import check_folder, check_weights
-from sodap.streams import stream_names
 
 METHOD = "residual-sodap"
 
@@ -44,6 +38,11 @@ class Variant:
     group: str
     changes: tuple[str, ...]
     """`key=value`, on top of the settings of the full method."""
+
+    @property
+    def entry(self) -> Entry:
+        """The variant as a row of a grid."""
+        return Entry(METHOD, tuple(sorted(self.changes)))
 
 
 FULL = Variant("full", "full method", "", ())
@@ -104,8 +103,8 @@ EXTRA = (
 
 
 def parts_of(config: RunConfig) -> dict[str, bool]:
-    """Which of the paper's eight parts are at work; some go together with another."""
-    options = config.described()["options"]
+    """Which of the paper's eight parts are on; some need another."""
+    options = config.resolved().options
     return {
         "SODAP": options["sodap"],
         "PUDD": options["pudd"],
@@ -119,18 +118,9 @@ def parts_of(config: RunConfig) -> dict[str, bool]:
 
 
 @dataclass(frozen=True)
-class AblationTask(Task):
-    """A run of one variant."""
-
-    variant: Variant = FULL
-
-    @property
-    def label(self) -> str:
-        return f"{self.variant.title}, seed {self.config.seed}"
-
-
-@dataclass(frozen=True)
 class Ablation:
+    """A grid of the full method and its variants."""
+
     recipe: str
     out: Path
     changes: Sequence[str] = ()
@@ -142,6 +132,10 @@ class Ablation:
     jobs: int = 1
     command: Sequence[str] = ()
 
+    @cached_property
+    def stream(self) -> str:
+        return load_config(self.recipe, self.changes).stream
+
     def variants(self) -> list[Variant]:
         """The full method first, then what differs from it."""
         offered = [*REMOVALS, *(EXTRA if self.extra or self.only else ())]
@@ -150,12 +144,11 @@ class Ablation:
             names = ", ".join(variant.name for variant in offered)
             raise SodapError(f"no variant is called '{min(unknown)}'; there are: {names}")
         wanted = [v for v in offered if not self.only or v.name in self.only]
-        seed = self.seeds[0]
-        full = self.config(FULL, seed)
-        return [FULL, *(v for v in wanted if self.config(v, seed) != full)]
+        full = self.config(FULL)
+        return [FULL, *(v for v in wanted if self.config(v) != full)]
 
     def left_out(self) -> list[Variant]:
-        """Removals that were asked for, but of a part that the full method does not have."""
+        """Removals of a part that is already off in the full method."""
         chosen = {variant.name for variant in self.variants()}
         return [
             variant
@@ -163,79 +156,31 @@ class Ablation:
             if variant.name not in chosen and (not self.only or variant.name in self.only)
         ]
 
-    def config(self, variant: Variant, seed: int) -> RunConfig:
-        """With all options written out, so that equal settings are equal."""
-        changes = [*self.changes, *variant.changes, f"seed={seed}"]
-        config = load_config(self.recipe, changes)
-        return config.model_copy(update={"options": config.described()["options"]})
+    def config(self, variant: Variant) -> RunConfig:
+        """Configuration with all options written out, so that equal settings are equal."""
+        return load_config(self.recipe, [*self.changes, *variant.changes]).resolved()
 
-    def folder(self, variant: Variant, seed: int) -> Path:
-        return self.out / variant.name / f"s{seed}"
-
-    def check(self) -> None:
-        """Everything that can be wrong before the first run."""
+    def grid(self) -> Grid:
+        """The full method and its variants as a grid."""
         if any(change.partition("=")[0] == "seed" for change in self.changes):
             raise SodapError("'seed' is what an ablation varies; give --seeds instead")
-        plain = load_config(self.recipe, self.changes)
-        if plain.method != METHOD:
-            raise SodapError(f"the parts to remove are those of {METHOD}, not of {plain.method}")
-        native_size(plain.backbone)
-        check_weights(plain)
-        if len(self.variants()) < 2:
+        method = self.config(FULL).method
+        if method != METHOD:
+            raise SodapError(f"the parts to remove are those of {METHOD}, not of {method}")
+        variants = self.variants()
+        if len(variants) < 2:
             raise SodapError("there is nothing to remove: the full method has none of these parts")
+        return Grid(
+            [self.stream],
+            [variant.entry.name for variant in variants],
+            self.seeds,
+            self.out,
+            [c for c in self.changes if c.partition("=")[0] not in ("stream", "method")],
+            jobs=self.jobs,
+            search=False,
+            command=self.command,
+            recipe=self.recipe,
+        )
 
-    def run(self, callback: GridCallback | None = None) -> GridSummary:
-        """Run what is not finished; what fails costs its run alone."""
-        self.check()
-        callback = callback or GridCallback()
-        outcome, tasks = GridSummary(), self._tasks()
-        outcome.finished = len(self.variants()) * len(self.seeds) - len(tasks)
-        callback.planned(len(tasks), outcome.finished)
-        if tasks:
-            self._decode(callback)
-        heard: set[str] = set()
-        with closing(performed(tasks, self.jobs)) as reports:
-            for report in reports:
-                for words in (report.result or {}).get("warnings", ()):
-                    if words not in heard:
-                        heard.add(words)
-                        callback.warned(words)
-                _take(report, outcome, callback)
-        return outcome
-
-    def _tasks(self) -> deque[AblationTask]:
-        """Seed by seed, so that an early look at the table compares like with like."""
-        threads = max(1, len(os.sched_getaffinity(0)) // self.jobs)
-        tasks: deque[AblationTask] = deque()
-        for seed in self.seeds:
-            for variant in self.variants():
-                config, folder = self.config(variant, seed), self.folder(variant, seed)
-                if check_folder(config, folder, resume=True) is None:
-                    context = {"jobs": self.jobs, "ablation": variant.name}
-                    tasks.append(
-                        AblationTask(
-                            config,
-                            folder,
-                            command=self.command,
-                            context=context,
-                            threads=threads,
-                            variant=variant,
-                        )
-                    )
-        return tasks
-
-    def _decode(self, callback: GridCallback) -> None:
-        """Once, here, where the user can see it; the workers then find it done."""
-        config = self.config(FULL, self.seeds[0])
-        if config.stream not in stream_names():  # those are made in memory, by each worker
-            decode(config, callback.images_decoded)
-
-
-def _take(report: TaskResult[AblationTask], outcome: GridSummary, callback: GridCallback) -> None:
-    task, error = report.task, error_line(report)
-    if error is not None:
-        outcome.failures[task.label] = error
-        callback.task_failed(task, error)
-    else:
-        outcome.done += 1
-        callback.task_done(task, report.result)
+    def folder(self, variant: Variant, seed: int) -> Path:
+        return self.grid().home(self.stream, variant.entry) / f"s{seed}"

@@ -16,8 +16,8 @@ from typing import Any
 
 from sodap.evaluation import Difference, Spread, paired_bootstrap, spread
 from sodap.grids.ablation import FULL, Ablation, Variant, parts_of
-from sodap.runs.run import is_finished
-from sodap.storage import read_json, write_bytes, write_json
+from sodap.runs.run import finished_record
+from sodap.storage import write_bytes, write_json
 
 SCORES = {"average_accuracy": "AvgACC", "average_forgetting": "AvgF"}
 
@@ -60,7 +60,7 @@ def table_of(ablation: Ablation) -> list[Row]:
     return [
         Row(
             variant,
-            parts_of(ablation.config(variant, ablation.seeds[0])),
+            parts_of(ablation.config(variant)),
             full if variant == FULL else _scores(ablation, variant),
             full,
         )
@@ -72,11 +72,12 @@ def _scores(ablation: Ablation, variant: Variant) -> dict[str, dict[int, float]]
     found: dict[str, dict[int, float]] = {score: {} for score in SCORES}
     for seed in ablation.seeds:
         folder = ablation.folder(variant, seed)
-        if is_finished(folder):
-            metrics = read_json(folder / "record.json")["metrics"]["accuracy"]
+        record = finished_record(folder)
+        if record is not None:
             for score in SCORES:
-                if metrics[score] is not None:  # one domain cannot be forgotten
-                    found[score][seed] = metrics[score]
+                value = getattr(record.metrics.accuracy, score)
+                if value is not None:  # one domain cannot be forgotten
+                    found[score][seed] = value
     return found
 
 
@@ -112,7 +113,7 @@ def write_table(ablation: Ablation, rows: Sequence[Row]) -> list[Path]:
 
 
 def as_markdown(ablation: Ablation, rows: Sequence[Row]) -> str:
-    config = ablation.config(FULL, ablation.seeds[0])
+    config = ablation.config(FULL)
     changed = " ".join([ablation.recipe, *ablation.changes])
     heads = ["variant", *rows[0].parts, "seeds", "AvgACC", "AvgF", "ΔAvgACC", "ΔAvgF"]
     lines = [
@@ -157,7 +158,7 @@ def as_json(ablation: Ablation, rows: Sequence[Row]) -> dict[str, Any]:
         "command": list(ablation.command),
         "recipe": ablation.recipe,
         "changes": list(ablation.changes),
-        "config": ablation.config(FULL, ablation.seeds[0]).described(),
+        "config": ablation.config(FULL).described(),
         "seeds": list(ablation.seeds),
         "rows": [
             {

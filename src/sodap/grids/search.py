@@ -1,15 +1,14 @@
-"""Which setting a method gets on a stream, chosen before anything is tested.
+"""Search for the settings of a method on a stream, before anything is tested.
 
-A method's candidates (at most `BUDGET`, the same for all) learn the first two domains. If the best
-learning rate is the first or the last of those tried, the next one beyond is tried as well, at most
-`BEYOND` times. Validation images stand in for test images, and the seed is one that no run of a
-grid has. So neither a test image nor a later domain has a say, as in a clinic that must decide
-before the data of next year.
+The candidates of a method (at most `BUDGET`, the same number for all) learn the first two domains.
+If the best learning rate is the lowest or highest tried, the next one is tried as well, at most
+`BEYOND` times. Validation images replace test images, and no run of a grid has the seed of the
+search. So the choice depends on no test image and on no later domain.
 
-The validation images also stop the epochs, of every method alike: scores are a little too good,
-which harms no comparison between candidates.
+The validation images also stop the epochs of every candidate. That makes all scores slightly too
+good, but does not favour any candidate.
 
-What was compared, with which scores, is a file beside the runs and a part of their records.
+The candidates and their scores are written to a file beside the runs, and to their records.
 """
 
 from __future__ import annotations
@@ -24,6 +23,8 @@ from sodap.errors import SodapError
 from sodap.grids.variants import SIGN
 from sodap.methods import find_method
 from sodap.runs.config import RunConfig, difference
+from sodap.runs.reading import checked, read_record
+from sodap.runs.record import Candidate, Environment, SearchInfo
 from sodap.storage import read_json, write_json
 from sodap.streams import Stream
 
@@ -40,11 +41,21 @@ BEYOND = 2
 tried so far. So the same candidates suit prompts, heads and whole networks."""
 
 Setting = Mapping[str, Any]
-"""Some keys of a run, of its training or of its method, with values."""
+"""Keys of a run, its training or its method, with values."""
+
+
+class SearchRecord(SearchInfo):
+    """`search.json`"""
+
+    stream: str
+    method: str
+    config: RunConfig
+    environment: Environment | None
+    """Of the first candidate; None if it is not known."""
 
 
 def settings_to_compare(method: str, changes: Sequence[str] = ()) -> list[Setting]:
-    """The method's candidates, without keys that `changes` fix; none where no choice is left."""
+    """Candidates of a method without the keys that `changes` fix; none if no choice is left."""
     kind = find_method(method)
     if not kind.learns_by_gradient:
         return []
@@ -58,7 +69,7 @@ def settings_to_compare(method: str, changes: Sequence[str] = ()) -> list[Settin
 
 
 def as_changes(setting: Setting) -> list[str]:
-    """As a user would write it: `{"lr": 0.001}` -> `["lr=0.001"]`."""
+    """A setting as a user writes it: `{"lr": 0.001}` -> `["lr=0.001"]`."""
     return [
         f"{key}={value if isinstance(value, str) else json.dumps(value)}"
         for key, value in setting.items()
@@ -66,26 +77,21 @@ def as_changes(setting: Setting) -> list[str]:
 
 
 def validation_twin(stream: Stream) -> Stream:
-    """The first two domains, with their validation images in the place of their test images."""
+    """The first two domains, with validation images instead of test images."""
     domains = tuple(replace(domain, test=domain.val) for domain in stream.domains[:STAGES])
     name = f"{stream.name}, validation images of {' and '.join(d.name for d in domains)}"
     return replace(stream, name=name, domains=domains, unseen=(), rows=())
 
 
-def score_of(record: Mapping[str, Any]) -> float:
-    """Final average accuracy of a candidate's run on the twin."""
-    return float(record["metrics"]["accuracy"]["final_average"])
-
-
 def one_beyond(settings: Sequence[Setting], scores: Sequence[float | None]) -> Setting | None:
-    """The best setting with the next learning rate, if its own is an end of those tried."""
+    """The best setting with the next learning rate, if its own is the lowest or highest tried."""
     best = _best(scores)
     if best is None or "lr" not in settings[best]:
         return None
     rate = settings[best]["lr"]
     tried = {setting["lr"] for setting in settings if "lr" in setting}
     if len(tried) == 1:
-        return None  # the method does not ask for another
+        return None  # the method does not vary it
     further: list[float] = []
     if rate == max(tried):
         further = [each for each in RATES if each > rate][:1]
@@ -95,7 +101,7 @@ def one_beyond(settings: Sequence[Setting], scores: Sequence[float | None]) -> S
 
 
 def _best(scores: Sequence[float | None]) -> int | None:
-    """The place of the best score; of equal ones, the earlier. None where nothing was scored."""
+    """Index of the best score, the first of equal ones; None if there is no score."""
     scored = [(score, -index) for index, score in enumerate(scores) if score is not None]
     return -max(scored)[1] if scored else None
 
@@ -104,70 +110,68 @@ def choose(
     base: RunConfig,
     settings: Sequence[Setting],
     scores: Sequence[float | None],
-    environment: Mapping[str, Any],
-) -> dict[str, Any]:
-    """The record of a search: what was compared, with which scores, and the best of it."""
+    environment: Environment | None,
+) -> SearchRecord:
+    """The record of a search that compared `settings`."""
     best = _best(scores)
     if best is None:
-        raise SodapError(f"no setting of {base.method} could be trained on {base.stream}")
-    return {
-        "stream": base.stream,
-        "method": base.method,
-        "what": f"final average accuracy on the validation images of the first {STAGES} stages",
-        "budget": BUDGET,
-        "beyond": BEYOND,
-        "seed": SEED,
-        "candidates": [
-            {"setting": dict(setting), "score": score}
+        raise SodapError(f"training broke with every setting of {base.method} on {base.stream}")
+    return SearchRecord(
+        stream=base.stream,
+        method=base.method,
+        what=f"final average accuracy on the validation images of the first {STAGES} stages",
+        budget=BUDGET,
+        beyond=BEYOND,
+        seed=SEED,
+        candidates=[
+            Candidate(setting=dict(setting), score=score)
             for setting, score in zip(settings, scores, strict=True)
         ],
-        "chosen": dict(settings[best]),
-        "config": base.described(),
-        "environment": dict(environment),
-    }
+        chosen=dict(settings[best]),
+        config=base.resolved(),
+        environment=environment,
+    )
 
 
-def write_search(folder: Path, search: Mapping[str, Any]) -> None:
-    write_json(folder / FILE, search)
+def write_search(folder: Path, search: SearchRecord) -> None:
+    write_json(folder / FILE, search.model_dump(mode="json"))
 
 
-def read_search(
-    folder: Path, base: RunConfig, settings: Sequence[Setting]
-) -> dict[str, Any] | None:
-    """The search of an earlier time, if it began with the same settings; an error if others."""
+def read_search(folder: Path, base: RunConfig, settings: Sequence[Setting]) -> SearchRecord | None:
+    """The search in a folder; None if there is none, an error if it compared other settings."""
     path = folder / FILE
     if not path.is_file():
         return None
-    search = read_json(path)
-    changed = difference(search["config"], base.described())
+    search = checked(SearchRecord, upgrade_search(read_json(path)), path)
+    changed = difference(search.config.model_dump(mode="json"), base.described())
     if changed:
         raise SodapError(f"{path} was made with another {changed}; choose another --out")
     if not settings:
         raise SodapError(
-            f"{path.parent} was searched ({' '.join(as_changes(search['chosen']))} chosen), and "
-            f"--no-search takes the defaults; leave it away or choose another --out"
+            f"{path.parent} was searched ({' '.join(as_changes(search.chosen))} chosen), and "
+            f"--no-search takes the defaults; leave it out or choose another --out"
         )
-    begun = [each["setting"] for each in search["candidates"]][: len(settings)]
-    alike = begun == [dict(each) for each in settings]
-    if not alike or search.get("beyond") != BEYOND:
+    begun = [each.setting for each in search.candidates][: len(settings)]
+    if begun != [dict(each) for each in settings] or search.beyond != BEYOND:
         raise SodapError(f"{path} compared other settings; choose another --out")
     return search
 
 
+def upgrade_search(content: dict[str, Any]) -> dict[str, Any]:
+    """Content of a `search.json`; older files have an empty environment if it is not known."""
+    return content | {"environment": content.get("environment") or None}
+
+
 def refuse_unsearched(home: Path) -> None:
-    """No search beside runs without one, of the method or its variants: they would not agree."""
+    """Raise an error if a method or its variants have runs without a search.
+
+    A search beside them would choose other settings than theirs.
+    """
     for name in (home.name, f"{home.name}{SIGN}*"):
         for config in sorted(home.parent.glob(f"{name}/s*/config.json")):
             record = config.with_name("record.json")
-            if not record.is_file() or read_json(record).get("search") is None:
+            if not record.is_file() or read_record(record).search is None:
                 raise SodapError(
                     f"{config.parent} was run without a search (--no-search, or settings fixed); "
                     f"choose another --out"
                 )
-
-
-def for_the_record(search: Mapping[str, Any]) -> dict[str, Any]:
-    """What a run says of the search that chose its settings; all of it is in the file."""
-    return {
-        key: search[key] for key in ("what", "budget", "beyond", "seed", "candidates", "chosen")
-    }

@@ -1,7 +1,7 @@
-"""A method as a grid names it: as it is (`l2p`), or changed (`l2p@faithful`, `l2p@top_k=3`).
+"""Rows of a grid: a method as it is (`l2p`) or a variant (`l2p@faithful`, `l2p@top_k=3`).
 
-A variant shows what one option does: it takes the settings that the search chose for the plain
-method, and differs from it in what its name says and in nothing else.
+A variant shows the effect of an option: it has the settings that the search chose for the plain
+method and differs from it only in what its name says.
 """
 
 from __future__ import annotations
@@ -20,24 +20,24 @@ class Entry:
 
     method: str
     changes: tuple[str, ...] = ()
-    """`key=value`, in the order of the alphabet; none for the plain method."""
+    """`key=value`, sorted; none for the plain method."""
 
     @property
     def name(self) -> str:
-        """What its runs are called; reading it gives the same entry again."""
+        """Name of its runs; `read_entry` is the inverse."""
         return SIGN.join([self.method, *(change.removesuffix(YES) for change in self.changes)])
 
     @property
     def variant(self) -> str | None:
-        """The name of a variant; None for the plain method."""
+        """Name of a variant; None for the plain method."""
         return self.name if self.changes else None
 
 
 def read_entry(text: str) -> Entry:
-    """`METHOD@KEY=VALUE@...`; a key without a value is switched on."""
+    """Parse `METHOD@KEY=VALUE@...`; a key without a value means `=true`."""
     method, *changes = text.split(SIGN)
     if not all(changes) or "/" in text:
-        raise SodapError(f"'{text}' is no method and no variant of one, such as l2p@faithful")
+        raise SodapError(f"'{text}' is not a method or a variant such as l2p@faithful")
     full = [change if "=" in change else change + YES for change in changes]
     keys = [change.partition("=")[0] for change in full]
     if len(set(keys)) < len(keys):

@@ -1,10 +1,11 @@
-"""Processes that do tasks one after the other. One that dies costs the task it was at, no more.
+"""Worker processes that do tasks one after the other.
 
-Python's own pool gives up altogether when a process is killed, which on a machine that runs out of
-memory is the normal case. Here each worker has a pipe of its own, so it is known who was at what.
+Python's own process pool stops altogether when a process is killed, which is what happens when
+memory runs out. Here each worker has a pipe of its own, so that a killed worker costs only the task
+it was doing.
 
-A worker is a fresh process (`spawn`): a GPU cannot be shared with a fork. It imports torch once and
-then works until it is told to stop.
+A worker is a fresh process (`spawn`), because CUDA does not survive a fork. It imports torch once
+and then does many tasks.
 """
 
 from __future__ import annotations
@@ -23,35 +24,36 @@ from sodap.errors import SodapError
 from sodap.interruption import heed_sigterm
 
 T = TypeVar("T")
+R = TypeVar("R")
 
-PATIENCE_S = 30
-"""How long a worker may take to write down where it stands before it is killed."""
+STOP_TIMEOUT_S = 30
+"""Seconds that a worker has to save its state before it is killed."""
 
 
 @dataclass(frozen=True)
-class TaskResult(Generic[T]):
-    """How a task ended."""
+class TaskResult(Generic[T, R]):
+    """Result or error of a task."""
 
     task: T
-    result: Any = None
+    value: R | None = None
     error: SodapError | None = None
     """Why it failed; None if it succeeded."""
-    trace: str = ""
+    traceback: str = ""
     """The traceback of a bug; empty for an error that a user can fix."""
 
 
-class _Worker(Generic[T]):
-    """The parent's end of one process."""
+class _Worker(Generic[T, R]):
+    """The parent's side of one process."""
 
-    def __init__(self, work: Callable[[T], Any]) -> None:
+    def __init__(self, work: Callable[[T], R]) -> None:
         context = get_context("spawn")
         self.pipe, theirs = context.Pipe()
         self.process: SpawnProcess = context.Process(
             target=_serve, args=(theirs, work), daemon=True
         )
-        # Ctrl-C reaches every process of a terminal. Only the parent may answer it: the mask that
-        # a worker is born with keeps it out, from before its first line of Python. The tracker
-        # is a helper of Python's; were it started in between, it would take the mask off again.
+        # Ctrl-C reaches every process of a terminal, but only the parent may react. So a worker
+        # starts with SIGINT blocked. Starting Python's resource tracker would unblock it again,
+        # therefore the tracker is started before.
         resource_tracker.ensure_running()
         former = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
         try:
@@ -63,33 +65,36 @@ class _Worker(Generic[T]):
 
     def give(self, task: T) -> None:
         self.task = task
-        with suppress(OSError):  # it may have died while it waited; `collect` finds out
+        with suppress(OSError):  # if it died while it was idle, `collect` reports it
             self.pipe.send(task)
 
-    def collect(self) -> TaskResult[T]:
-        """Called when there is an answer, or nobody who could give one."""
+    def collect(self) -> TaskResult[T, R]:
+        """Read the result; called when there is one, or when the process has died."""
         assert self.task is not None
         task, self.task = self.task, None
         try:
-            result, error, trace = self.pipe.recv()
+            return TaskResult(task, *self.pipe.recv())
         except (EOFError, OSError):
-            self.process.join(PATIENCE_S)
+            self.process.join(STOP_TIMEOUT_S)
             cause = _cause(self.process.exitcode)
             return TaskResult(task, error=SodapError(f"the worker died ({cause})"))
-        return TaskResult(task, result, error, trace)
 
     @property
     def alive(self) -> bool:
         return self.process.is_alive()
 
 
-def work_off(tasks: deque[T], work: Callable[[T], Any], jobs: int) -> Generator[TaskResult[T]]:
-    """Do all `tasks`, `jobs` at a time, and yield each report as it comes.
+def work_off(tasks: deque[T], work: Callable[[T], R], jobs: int) -> Generator[TaskResult[T, R]]:
+    """Do all `tasks`, `jobs` at a time, and yield each result as it comes.
 
-    `work` is called in the workers and must be importable there. Whoever reads the reports may
-    append to `tasks`. Closing the iterator, or Ctrl-C, tells the workers to stop where they are.
+    `work` is called in the workers and must be importable there. The consumer may append to
+    `tasks`. Closing the iterator, or Ctrl-C, tells the workers to save their state and stop. With
+    `jobs=0` the tasks are done in this process.
     """
-    workers: list[_Worker[T]] = []
+    while tasks and jobs == 0:
+        task = tasks.popleft()
+        yield TaskResult(task, *_attempt(work, task))
+    workers: list[_Worker[T, R]] = []
     try:
         while tasks or any(worker.task is not None for worker in workers):
             workers = [worker for worker in workers if worker.alive or worker.task is not None]
@@ -103,17 +108,17 @@ def work_off(tasks: deque[T], work: Callable[[T], Any], jobs: int) -> Generator[
             for pipe in connection.wait(list(busy)):
                 yield busy[pipe].collect()  # type: ignore[index]
     finally:
-        _dismiss(workers)
+        _stop(workers)
 
 
-def _dismiss(workers: list[_Worker[Any]]) -> None:
-    """Idle workers leave when their pipe closes; busy ones are asked to stop and write."""
+def _stop(workers: list[_Worker[Any, Any]]) -> None:
+    """Idle workers end when their pipe closes; busy ones get SIGTERM, so that state is saved."""
     for worker in workers:
         if worker.task is not None:
             worker.process.terminate()
         worker.pipe.close()
     for worker in workers:
-        worker.process.join(PATIENCE_S)
+        worker.process.join(STOP_TIMEOUT_S)
         if worker.alive:
             worker.process.kill()
             worker.process.join()
@@ -136,24 +141,23 @@ def _serve(pipe: connection.Connection[Any, Any], work: Callable[[Any], Any]) ->
         while True:
             pipe.send(_attempt(work, pipe.recv()))
     except (KeyboardInterrupt, EOFError, OSError):
-        return  # asked to stop, or nobody is left to answer
+        return  # told to stop, or the parent is gone
 
 
-def _attempt(work: Callable[[Any], Any], task: Any) -> tuple[Any, SodapError | None, str]:
+def _attempt(work: Callable[[T], R], task: T) -> tuple[R | None, SodapError | None, str]:
+    """Value, error and traceback of a task."""
     try:
         return work(task), None, ""
     except SodapError as error:
         # The parent can load the classes of `sodap.errors`, but not those of every other package.
-        known = next(
-            kind for kind in type(error).__mro__ if kind.__module__ == SodapError.__module__
-        )
+        known = next(k for k in type(error).__mro__ if k.__module__ == SodapError.__module__)
         return None, known(str(error)), ""
     except Exception as error:
         return None, SodapError(f"{type(error).__name__}: {error}"), traceback.format_exc()
 
 
 def stop_if_orphaned() -> None:
-    """Nobody waits for the work of a worker whose parent was killed, and two must not do it."""
+    """Interrupt a worker whose parent was killed; the next start of the grid repeats its task."""
     parent = parent_process()
     if parent is not None and not parent.is_alive():
         raise KeyboardInterrupt

@@ -118,7 +118,7 @@ class ShownRun:
         if self.folder is None:
             return {}, "only the record is at hand"
         try:
-            found = read_steps(self.folder, self.log)
+            found = read_steps(self.folder, [(row["stage"], row["epoch"]) for row in self.log])
         except SodapError as error:
             return {}, str(error)
         return found, "" if found else "not every epoch left its steps (an older version of sodap)"
@@ -224,13 +224,18 @@ def read_run(folder: Path) -> ShownRun:
         record,
         log,
         evidence,
-        read_composition(folder) if stages else None,
+        _composition(folder) if stages else None,
         splits=splits,
         folder=folder,
         troubles=tuple(troubles),
         trace=trace.read_text("utf-8", "replace") if trace.is_file() else "",
         no_stream="the images were not asked for",
     )
+
+
+def _composition(folder: Path) -> Mapping[str, Any] | None:
+    found = read_composition(folder)
+    return None if found is None else found.model_dump()
 
 
 def _read_record(folder: Path, troubles: list[str]) -> Record:
@@ -323,7 +328,7 @@ def with_composition(
     if run.status != "finished":
         return replace(run, no_composition="the run is not finished")
     try:
-        found = compose(run.folder, run.stream, run.record, on_progress)
+        found = compose(run.folder, run.stream, on_progress).model_dump()
     except SodapError as error:
         return replace(run, no_composition=str(error))
     return replace(run, composition=found)

@@ -1,11 +1,10 @@
-"""Where a run can go on after an interruption."""
+"""Checkpoints: the state from which an interrupted run resumes."""
 
 from __future__ import annotations
 
-import copy
 import shutil
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from concurrent.futures import Future
 from concurrent.futures import wait as wait_for
 from pathlib import Path
@@ -13,64 +12,113 @@ from typing import Any
 
 from torch import Tensor
 
-from sodap.runs.writer import Writer
-from sodap.storage import has_state, load_state, save_state
+from sodap.runs.reading import checked
+from sodap.runs.record import Environment, EpochRow, Schema, StageRecord, StreamInfo
+from sodap.runs.writer import PendingWrite, Writer
+from sodap.storage import has_state, load_state
 
-SHARE = 20
-"""Between two checkpoints of a stage lies so many times the time that one takes: a large model on
-a fast GPU would else spend its day on files. A lost epoch is computed again, to the same numbers.
+GAP = 20
+"""Minimum gap between checkpoints of a stage, in multiples of the time one takes.
+
+A large model on a fast GPU would otherwise spend most of its time on files. Epochs after the last
+checkpoint are computed again, with the same result.
 """
 
 
+class Origin(Schema):
+    """What must be the same when a run is resumed, besides its configuration."""
+
+    backbone: str
+    """SHA-256 of the weights."""
+    stream: StreamInfo
+    device: str
+
+
+class CheckpointInfo(Schema):
+    """Metadata of a checkpoint."""
+
+    format: int = 2
+    confusions: list[list[list[list[int]]]]
+    """`[stage][domain][label][prediction]`"""
+    stages: list[StageRecord]
+    """Finished stages."""
+    epochs: list[EpochRow]
+    """Epochs of the finished stages."""
+    origin: Origin
+    environments: list[Environment]
+    """Programs that the run has run with, the last one last."""
+    progress: dict[str, Any] | None = None
+    """State of the stage under way (see `sodap.learning.progress.StageProgress`)."""
+
+
+def upgrade_checkpoint(metadata: dict[str, Any]) -> dict[str, Any]:
+    """Metadata of a checkpoint in the present format.
+
+    Format 1 has no number, keeps the epochs of a stage with the stage, and has no sum of what is
+    stored.
+    """
+    if "format" in metadata:
+        return metadata
+    stages = metadata["stages"]
+    return {
+        "environments": [],
+        **metadata,
+        "format": 2,
+        "stages": [
+            {**stage, "stored_bytes": sum(asset["bytes"] for asset in stage["stored"])}
+            for stage in stages
+        ],
+        "epochs": [{"steps": 0, **row} for stage in stages for row in stage["history"]],
+        "origin": metadata["learned_from"],
+    }
+
+
 class Checkpoint:
-    """FOLDER/checkpoint; each takes the place of the one before."""
+    """The checkpoint in FOLDER/checkpoint; each replaces the one before."""
 
     def __init__(self, folder: Path, writer: Writer) -> None:
         self.folder = folder / "checkpoint"
         self.writer = writer
         self.due = 0.0
-        self._written: Future[None] | None = None
+        self._job: Future[None] | None = None
 
     def is_due(self) -> bool:
-        under_way = self._written is not None and not self._written.done()
-        return not under_way and time.perf_counter() >= self.due
+        pending = self._job is not None and not self._job.done()
+        return not pending and time.perf_counter() >= self.due
 
     def write(
         self,
         tensors: Mapping[str, Tensor],
-        facts: Mapping[str, Any],
-        first: Sequence[Callable[[], None]] = (),
+        info: CheckpointInfo,
+        first: Sequence[PendingWrite] = (),
     ) -> None:
-        """Begin to write, from copies: training goes on and changes the originals.
+        """Write copies in the background: training goes on and changes the originals.
 
-        `first` is what must be on disk before: a run that goes on does not look back for it.
+        `first` is written before the checkpoint, because a resumed run does not make it again.
         """
-        if self._written is not None:
-            wait_for([self._written])  # one copy of a model is enough
+        if self._job is not None:
+            wait_for([self._job])  # hold one copy of a model at a time
         began = time.perf_counter()
         copies = {name: tensor.detach().to("cpu", copy=True) for name, tensor in tensors.items()}
-        said = copy.deepcopy(facts)
-        copied = time.perf_counter() - began
-        self._written = self.writer.write(lambda: self._write(copies, said, copied, first))
+        state = PendingWrite(self.folder, "state", copies, info.model_dump(mode="json"))
+        copying = time.perf_counter() - began
 
-    def _write(
-        self,
-        tensors: Mapping[str, Tensor],
-        facts: Mapping[str, Any],
-        copied: float,
-        first: Sequence[Callable[[], None]],
-    ) -> None:
-        for write in first:
-            write()
-        began = time.perf_counter()
-        save_state(self.folder, "state", tensors, facts)
-        now = time.perf_counter()
-        self.due = now + SHARE * (now - began + copied)
+        def write_state() -> None:
+            began = time.perf_counter()
+            state.write()
+            now = time.perf_counter()
+            self.due = now + GAP * (now - began + copying)
 
-    def read(self) -> tuple[dict[str, Tensor], dict[str, Any]] | None:
-        """The last one, if there is one."""
-        return load_state(self.folder, "state") if has_state(self.folder, "state") else None
+        self._job = self.writer.write(*(each.write for each in first), write_state)
 
-    def drop(self) -> None:
-        """Of a run that is finished."""
+    def read(self) -> tuple[dict[str, Tensor], CheckpointInfo] | None:
+        """The last checkpoint; None if there is none."""
+        if not has_state(self.folder, "state"):
+            return None
+        tensors, metadata = load_state(self.folder, "state")
+        content = upgrade_checkpoint(metadata)
+        return tensors, checked(CheckpointInfo, content, self.folder / "state.json")
+
+    def delete(self) -> None:
+        """Delete the checkpoint of a finished run."""
         shutil.rmtree(self.folder, ignore_errors=True)

@@ -1,4 +1,4 @@
-"""The configuration of a run: a recipe (YAML) and what the user changed of it (key=value)."""
+"""Configuration of a run: a recipe (YAML) with the user's changes (key=value)."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from sodap.runs.named_yaml import RECIPES, read_named_yaml, yaml_names
 
 
 class RunConfig(BaseModel):
-    """Everything that decides the outcome of a run."""
+    """Everything that determines the result of a run."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
@@ -43,8 +43,7 @@ class RunConfig(BaseModel):
     )
     training: Training = Field(Training(), description="how a stage is trained")
     options: dict[str, Any] = Field({}, description="options of the method")
-    # These two change no number: a run is the same with them and without, so they stay out of
-    # what is compared when a run goes on.
+    # These two change no result. They are excluded, so that a run may be resumed with other values.
     evidence: bool = Field(
         True, exclude=True, description="leave answers and routing for `sodap report`"
     )
@@ -52,8 +51,12 @@ class RunConfig(BaseModel):
         True, exclude=True, description="keep the model of every stage, where it is below 64 MB"
     )
 
+    def resolved(self) -> RunConfig:
+        """The same configuration as `config.json` holds it, with every option written out."""
+        return RunConfig.model_validate(self.described())
+
     def described(self) -> dict[str, Any]:
-        """With every option of the method written out, defaults included."""
+        """Content of `config.json`: every option of the method written out, defaults included."""
         options = find_method(self.method).Config.model_validate(self.options)
         return self.model_dump(mode="json") | {"options": options.model_dump(mode="json")}
 

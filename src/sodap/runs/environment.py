@@ -1,4 +1,4 @@
-"""Where a number comes from: versions, machine and commit, for the record of a run."""
+"""Versions, commit and machine of this process, for the record of a run."""
 
 from __future__ import annotations
 
@@ -6,49 +6,43 @@ import hashlib
 import inspect
 import platform
 import subprocess
-from collections.abc import Mapping
 from contextlib import suppress
 from functools import cache
 from importlib import metadata
 from pathlib import Path
-from typing import Any
 
 import torch
 
 import sodap
+from sodap.runs.record import Environment
 from sodap.version import __version__
 
 _PACKAGES = ("torch", "torchvision", "timm", "lightning", "numpy", "scikit-learn", "pillow")
 
 
-def environment(method: type | None = None) -> dict[str, Any]:
-    """Of this process, and of the code that it runs; `method` may come from another package."""
-    return {
-        "sodap": __version__,
-        "commit": _commit(),
-        "code": _code(method),
-        "python": platform.python_version(),
-        "packages": {name: _version(name) for name in _PACKAGES},
-        "system": f"{platform.system()} {platform.machine()}",
-        "processor": _processor(),
-        "threads": torch.get_num_threads(),
-        "gpu": torch.cuda.get_device_name() if torch.cuda.is_available() else None,
-    }
-
-
-def same_program(one: Mapping[str, Any], other: Mapping[str, Any]) -> bool:
-    """Whether two environments run the same code on the same packages."""
-    return all(one.get(key) == other.get(key) for key in ("code", "packages"))
+def environment(method: type | None = None) -> Environment:
+    """Environment of this process; `method` is a class that may come from another package."""
+    return Environment(
+        sodap=__version__,
+        commit=_commit(),
+        code=_code(method),
+        python=platform.python_version(),
+        packages={name: _version(name) for name in _PACKAGES},
+        system=f"{platform.system()} {platform.machine()}",
+        processor=_processor(),
+        threads=torch.get_num_threads(),
+        gpu=torch.cuda.get_device_name() if torch.cuda.is_available() else None,
+    )
 
 
 @cache
 def _code(method: type | None) -> str:
-    """A fingerprint of every file of this package, and of the file that a method is from.
+    """Fingerprint of every file of this package, and of the file that defines the method.
 
-    It is taken once: a process runs what it has read, whatever is edited meanwhile.
+    Computed once, because a process runs the code that it has loaded, even if a file is edited.
     """
     files = [*_FILES]
-    with suppress(TypeError, OSError):  # a class of a notebook has no file
+    with suppress(TypeError, OSError):  # a class from a notebook has no file
         foreign = Path(inspect.getfile(method)) if method is not None else None
         if foreign is not None and _HOME not in foreign.parents:
             files.append(_digest(foreign))
@@ -58,7 +52,7 @@ def _code(method: type | None) -> str:
 def _digest(path: Path) -> bytes:
     with suppress(OSError):
         return hashlib.sha256(path.read_bytes()).digest()
-    return b""  # such as the link that some editors leave beside a file
+    return b""  # such as a broken link that an editor uses as a lock
 
 
 _HOME = Path(sodap.__file__).parent
@@ -73,7 +67,7 @@ def _version(package: str) -> str | None:
 
 
 def _commit() -> str | None:
-    """Of the checkout that this package runs from; None for an installed wheel."""
+    """Commit of the checkout that this package runs from; None for an installed wheel."""
     here = Path(__file__).resolve().parent
     if not any((folder / ".git").exists() for folder in here.parents):
         return None

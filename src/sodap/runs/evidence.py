@@ -1,12 +1,12 @@
-"""What a run leaves for its report, measured while the model of a stage is at hand.
+"""Data that a run writes for its report, measured at the end of each stage.
 
-FOLDER/evidence/stage-N.json      which images were looked at, and how large the pool was
-FOLDER/evidence/stage-N-*         tensors: answers to the test images, routing, likeness of prompts
-FOLDER/stages/N/                  the model after stage N, small; the last one is FOLDER/model
-FOLDER/steps/stage-N.json, -*     losses and learned weights of every step, beside the epochs' log
+FOLDER/evidence/stage-N.json      which stage it is, and how large the pool was
+FOLDER/evidence/stage-N-*         tensors: predictions on test images, routing, prompt similarity
+FOLDER/stages/N/                  the model after stage N, if it is small; the last is FOLDER/model
+FOLDER/steps/stage-N.json, -*     losses and learned weights of every training step
 
-Answers and confidences are those of the evaluation that a run does anyway. Routing needs a pass
-over some test images of each domain learned so far. No image is written.
+Predictions and confidences come from the evaluation of the run. Routing takes one more pass over
+some test images of each domain learned so far. No image is written.
 """
 
 from __future__ import annotations
@@ -16,7 +16,6 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import Any
 
 import torch
 import torch.nn.functional as F
@@ -27,50 +26,56 @@ from sodap.learning import Learner, StageProgress
 from sodap.learning.trace import Trace
 from sodap.methods import Method
 from sodap.randomness import Randomness
-from sodap.storage import has_state, load_state, save_state
+from sodap.runs.reading import checked
+from sodap.runs.record import PoolInfo, Schema
+from sodap.runs.writer import PendingWrite
+from sodap.storage import has_state, load_state
 from sodap.streams import Domain, Split, Stage
 
-LOOKED_AT = 100
-"""Test images of a domain whose routing is counted, as in the paper's Fig. 5."""
+ROUTED_IMAGES = 100
+"""Test images per domain whose routing is averaged, as in the paper's Fig. 5."""
 
-SHOWN = 3
-"""Images a class whose routing is drawn one by one."""
+SHOWN_PER_CLASS = 3
+"""Images per class whose routing is stored one by one."""
 
 SHOWN_CLASSES = 10
-"""A heat map with more classes could not be read."""
+"""Classes whose images are stored one by one; a heat map of more is hard to read."""
 
-LARGEST_STATE = 64_000_000
-"""Bytes. Larger states (a whole ViT-B that was trained) would fill a disk, stage by stage."""
-
-
-# ------------------------------------------------------------------ while a run goes on
+MAX_MODEL_BYTES = 64_000_000
+"""Largest model that is stored after each stage; a trained ViT-B would soon fill a disk."""
 
 
-@dataclass(frozen=True)
-class PendingWrite:
-    """What is to be written under `name` in `folder`; all of it is in the host's memory."""
+class EvidenceInfo(Schema):
+    """Metadata of FOLDER/evidence/stage-N."""
 
-    folder: Path
-    name: str
-    tensors: Mapping[str, Tensor]
-    facts: Mapping[str, Any]
-
-    def write(self) -> None:
-        save_state(self.folder, self.name, self.tensors, self.facts)
+    stage: int
+    domain: str
+    pool: PoolInfo | None
+    looked_at: int
+    """Largest number of test images per domain whose routing is averaged."""
+    seconds: float
 
 
-def evidence_of(
+class StepsInfo(Schema):
+    """Metadata of FOLDER/steps/stage-N."""
+
+    stage: int
+    epochs: int
+    steps: int
+
+
+# ------------------------------------------------------------------ writing
+
+
+def pending_evidence(
     folder: Path,
     learner: Learner,
     stage: Stage,
     tested: Sequence[Domain],
     predictions: Sequence[ClassPredictions],
-    pool: Mapping[str, int] | None,
+    pool: PoolInfo | None,
 ) -> PendingWrite:
-    """FOLDER/evidence/stage-N, with the answers to the test images of each domain.
-
-    `pool` is its partition as the method counts it.
-    """
+    """FOLDER/evidence/stage-N, with the predictions on the test images of each domain."""
     began = time.perf_counter()
     tensors: dict[str, Tensor] = {}
     for index, (domain, said) in enumerate(zip(tested, predictions, strict=True)):
@@ -83,36 +88,39 @@ def evidence_of(
             f"{name}.{index}": value
             for name, value in _routing_of(learner, domain.test, drawn).items()
         }
-    likeness = prompt_likeness(learner.method)
-    if likeness is not None:
-        tensors["likeness"] = likeness.half()
+    similarity = prompt_similarity(learner.method)
+    if similarity is not None:
+        tensors["similarity"] = similarity.half()
     tensors = {name: tensor.cpu() for name, tensor in tensors.items()}
-    facts = {
-        "stage": stage.number,
-        "domain": stage.domain.name,
-        "pool": None if pool is None else dict(pool),
-        "looked_at": LOOKED_AT,
-        "seconds": time.perf_counter() - began,
-    }
-    return PendingWrite(folder / "evidence", f"stage-{stage.number}", tensors, facts)
+    info = EvidenceInfo(
+        stage=stage.number,
+        domain=stage.domain.name,
+        pool=pool,
+        looked_at=ROUTED_IMAGES,
+        seconds=time.perf_counter() - began,
+    )
+    name = f"stage-{stage.number}"
+    return PendingWrite(folder / "evidence", name, tensors, info.model_dump(mode="json"))
 
 
-def images_to_look_at(split: Split, classes: int) -> tuple[Tensor, Tensor]:
-    """Positions of images for counting `[≤ LOOKED_AT]`, and for drawing, class by class.
+def sampled_images(split: Split, classes: int) -> tuple[Tensor, Tensor]:
+    """Positions of images whose routing is averaged, and of those stored one by one.
 
-    They depend on the size of the split and its labels alone: every method and every seed is shown
-    the same ones.
+    They depend only on the size of the split and its labels, so they are the same for every method
+    and seed.
     """
     order = torch.randperm(len(split), generator=Randomness(0).generator("evidence"))
     labels = split.labels.cpu()[order]
-    drawn = [order[labels == label][:SHOWN] for label in range(min(classes, SHOWN_CLASSES))]
-    return order[:LOOKED_AT], torch.cat(drawn)
+    drawn = [
+        order[labels == label][:SHOWN_PER_CLASS] for label in range(min(classes, SHOWN_CLASSES))
+    ]
+    return order[:ROUTED_IMAGES], torch.cat(drawn)
 
 
 @torch.inference_mode()
 def _routing_of(learner: Learner, split: Split, drawn: bool) -> dict[str, Tensor]:
-    """How often each prompt is selected by images of a split, and how each single image does it."""
-    counted, shown = images_to_look_at(split, len(learner.classes))
+    """How often images of a split select each prompt, on average and one by one."""
+    counted, shown = sampled_images(split, len(learner.classes))
     extra = shown[~torch.isin(shown, counted)] if drawn else shown[:0]
     looked = torch.cat([counted, extra])  # one pass for both
     found = learner.forward.routing(split.images[looked])
@@ -138,10 +146,10 @@ def _routing_of(learner: Learner, split: Split, drawn: bool) -> dict[str, Tensor
 
 
 @torch.no_grad()
-def prompt_likeness(method: Method) -> Tensor | None:
-    """Cosines between the values of all prompts in use, `[N, N]`; None where there is no pool.
+def prompt_similarity(method: Method) -> Tensor | None:
+    """Cosine similarity of all prompts in use, `[N, N]`; None for a method without a pool.
 
-    Of pools that each layer has for itself, the mean.
+    If every layer has a pool of its own, the mean over layers.
     """
     values = method.prompt_values()
     if values is None:
@@ -150,33 +158,41 @@ def prompt_likeness(method: Method) -> Tensor | None:
     return (rows @ rows.mT).mean(0)
 
 
-def model_of(folder: Path, learner: Learner, number: int) -> list[PendingWrite]:
-    """The model after a stage, for cross-composition; nothing where it is too large to keep."""
+def pending_model(folder: Path, learner: Learner, number: int) -> list[PendingWrite]:
+    """The model after a stage, for cross-composition; nothing if it is too large."""
     state = learner.method.state()
-    if sum(tensor.nbytes for tensor in state.values()) > LARGEST_STATE:
+    if sum(tensor.nbytes for tensor in state.values()) > MAX_MODEL_BYTES:
         return []
     copies = {name: tensor.detach().to("cpu", copy=True) for name, tensor in state.items()}
     return [PendingWrite(folder / "stages" / str(number), "model", copies, learner.metadata())]
 
 
-def keep_steps(folder: Path, progress: StageProgress) -> None:
-    """Write FOLDER/steps/stage-N; 4 bytes a number, so a few MB for a hundred thousand steps."""
-    if len(progress.trace):
-        facts = {"stage": progress.stage, "epochs": progress.epoch, "steps": len(progress.trace)}
-        save_state(folder / "steps", f"stage-{progress.stage}", progress.trace.tensors(), facts)
+def pending_steps(folder: Path, progress: StageProgress) -> list[PendingWrite]:
+    """FOLDER/steps/stage-N; nothing before the first step.
+
+    Takes 4 bytes a number, so a few MB for a hundred thousand steps.
+    """
+    if not len(progress.trace):
+        return []
+    info = StepsInfo(stage=progress.stage, epochs=progress.epoch, steps=len(progress.trace))
+    name, tensors = f"stage-{progress.stage}", progress.trace.tensors()
+    return [PendingWrite(folder / "steps", name, tensors, info.model_dump(mode="json"))]
 
 
-# ------------------------------------------------------------------ afterwards
+# ------------------------------------------------------------------ reading
 
 
-def read_steps(folder: Path, log: Sequence[Mapping[str, Any]]) -> dict[int, Trace]:
-    """By its number, every stage in the log; empty unless each epoch there left its steps."""
+def read_steps(folder: Path, log: Sequence[tuple[int, int]]) -> dict[int, Trace]:
+    """Training steps by stage; empty if the steps of an epoch are missing.
+
+    `log` lists stage and epoch of every line of `log.jsonl`. A crash may have lost lines whose
+    steps are on disk: these epochs are left out, because they will be computed again.
+    """
     found: dict[int, Trace] = {}
-    for stage in dict.fromkeys(int(row["stage"]) for row in log):
+    for stage in dict.fromkeys(stage for stage, _ in log):
         if not has_state(folder / "steps", f"stage-{stage}"):
             return {}
-        # An epoch that the log does not have was lost with a crash: it is to come again.
-        epochs = [int(row["epoch"]) for row in log if row["stage"] == stage]
+        epochs = [epoch for of_stage, epoch in log if of_stage == stage]
         tensors, _ = load_state(folder / "steps", f"stage-{stage}")
         trace = Trace.from_tensors(tensors).select(*epochs)
         if set(trace.epoch.tolist()) != set(epochs):
@@ -187,59 +203,58 @@ def read_steps(folder: Path, log: Sequence[Mapping[str, Any]]) -> dict[int, Trac
 
 @dataclass(frozen=True)
 class DomainRouting:
-    """How images of one domain were routed after a stage."""
+    """Routing of test images of one domain after a stage."""
 
     domain: int
     frequency: Tensor
-    """`[L, N]`: the share of images that select a prompt at all."""
+    """Share of images that select a prompt, `[L, N]`."""
     usage: Tensor
-    """`[L, N]`: the mean weight of a prompt; every layer sums to 1."""
+    """Mean weight of a prompt, `[L, N]`; every layer sums to 1."""
     support: Tensor
-    """`[B, L, 2]`: how many frozen and how many active prompts an image selects."""
+    """Number of frozen and of active prompts that an image selects, `[B, L, 2]`."""
     shown: Tensor | None
-    """`[K]`: positions of the images that were looked at one by one; None if none were."""
+    """Positions of the images stored one by one, `[K]`; None if there are none."""
     shown_classes: Tensor | None
-    """`[K]`"""
+    """Their labels `[K]`."""
     weights: Tensor | None
-    """`[K, L, N]`: their weights, within the set that a prompt is routed in."""
+    """Their weights within the set that a prompt is routed in, `[K, L, N]`."""
 
 
 @dataclass(frozen=True)
 class StageEvidence:
-    """What a run left of one stage."""
+    """FOLDER/evidence/stage-N"""
 
-    facts: Mapping[str, Any]
+    info: EvidenceInfo
     tensors: Mapping[str, Tensor]
 
     @property
     def number(self) -> int:
-        return int(self.facts["stage"])
+        return self.info.stage
 
     @property
-    def pool(self) -> Mapping[str, int] | None:
-        """`frozen` prompts come first, then the `active` ones."""
-        found: Mapping[str, int] | None = self.facts["pool"]
-        return found
+    def pool(self) -> PoolInfo | None:
+        """The pool after the stage; frozen prompts come first, then the active ones."""
+        return self.info.pool
 
     @cached_property
     def answers(self) -> list[Tensor]:
-        """Classes `[N]` that were answered to the test images of each domain."""
+        """Predicted classes of the test images of each domain, `[N]` each."""
         return self._numbered("answers")
 
     @cached_property
     def confidence(self) -> list[Tensor]:
-        """How sure each of them was `[N]`, from 0 to 1."""
+        """Probability of each predicted class, `[N]` per domain."""
         return self._numbered("confidence")
 
     @cached_property
     def right(self) -> list[Tensor]:
-        """Which answers were right `[N]`."""
+        """Which predictions are correct, `[N]` per domain."""
         labels = self._numbered("labels")
         return [answer == truth for answer, truth in zip(self.answers, labels, strict=True)]
 
     @cached_property
     def routing(self) -> list[DomainRouting]:
-        """Of each domain learned so far; empty for a method without prompts."""
+        """Routing of each domain learned so far; empty for a method without prompts."""
         return [
             DomainRouting(
                 index,
@@ -254,9 +269,9 @@ class StageEvidence:
         ]
 
     @property
-    def likeness(self) -> Tensor | None:
-        """Cosines of prompts `[N, N]`."""
-        return self.tensors.get("likeness")
+    def similarity(self) -> Tensor | None:
+        """Cosine similarity of prompts `[N, N]`."""
+        return self.tensors.get("similarity", self.tensors.get("likeness"))  # the former name
 
     def _numbered(self, name: str) -> list[Tensor]:
         found: list[Tensor] = []
@@ -266,10 +281,12 @@ class StageEvidence:
 
 
 def read_evidence(folder: Path, stages: int) -> list[StageEvidence]:
-    """What the first `stages` stages left, up to the first that left nothing."""
+    """Evidence of the first `stages` stages, up to the first that has none."""
     found: list[StageEvidence] = []
     home = folder / "evidence"
     while len(found) < stages and has_state(home, f"stage-{len(found) + 1}"):
-        tensors, facts = load_state(home, f"stage-{len(found) + 1}")
-        found.append(StageEvidence(facts, tensors))
+        name = f"stage-{len(found) + 1}"
+        tensors, metadata = load_state(home, name)
+        info = checked(EvidenceInfo, metadata, home / f"{name}.json")
+        found.append(StageEvidence(info, tensors))
     return found

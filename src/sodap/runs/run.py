@@ -1,50 +1,60 @@
-"""One run: a method learns a stream, and a folder tells everything about it.
+"""One run: a method learns a stream, and everything about it is written to a folder.
 
-FOLDER/config.json    every setting, defaults written out
-FOLDER/splits.csv     which file trains, validates and tests; to be used again with splits=
-FOLDER/record.json    the command, environment, R, metrics, pool, drift, status
+FOLDER/config.json    all settings, including defaults
+FOLDER/splits.csv     which file trains, validates and tests; can be reused with splits=
+FOLDER/record.json    command, environment, R, metrics, drift, status (see `sodap.runs.record`)
 FOLDER/log.jsonl      one line an epoch
 FOLDER/steps/         losses and learned weights of every step
-FOLDER/evidence/      what a report shows besides (see `sodap.runs.evidence`)
-FOLDER/stages/        the model after each stage but the last, where it is small
-FOLDER/checkpoint/    where to go on after an interruption; gone when the run is finished
-FOLDER/model/         what was learned
+FOLDER/evidence/      data for the report (see `sodap.runs.evidence`)
+FOLDER/stages/        the model after each stage but the last, if it is small
+FOLDER/checkpoint/    state to resume from; deleted when the run is finished
+FOLDER/model/         the trained model
 """
 
 from __future__ import annotations
 
 import time
 import warnings
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 import torch
 
 from sodap.backbones import native_size
 from sodap.errors import SodapError
-from sodap.learning import Learner, StageProgress, Training
+from sodap.learning import Learner, Scores, StageProgress, Training
 from sodap.runs.callback import RunCallback
-from sodap.runs.checkpoint import Checkpoint
+from sodap.runs.checkpoint import Checkpoint, CheckpointInfo, Origin
 from sodap.runs.config import RunConfig, difference
-from sodap.runs.environment import environment, same_program
-from sodap.runs.evidence import PendingWrite, evidence_of, model_of
-from sodap.runs.run_log import RunLog
-from sodap.runs.writer import Writer
+from sodap.runs.environment import environment
+from sodap.runs.evidence import pending_evidence, pending_model
+from sodap.runs.reading import checked, read_record
+from sodap.runs.record import (
+    Environment,
+    EvaluationTime,
+    MetricsByMeasure,
+    ResultMatrices,
+    RunContext,
+    RunRecord,
+    StageRecord,
+    Status,
+    StreamInfo,
+)
+from sodap.runs.run_log import RunLog, epoch_rows
+from sodap.runs.writer import PendingWrite, Writer
 from sodap.storage import folder_lock, is_left_over, read_json, sweep, write_json
 from sodap.streams import Stage, Stream, load_stream, to_gpu_if_fits, union
 from sodap.streams.splits import write_splits
 
 SPLITS = "splits.csv"
 
-
-TESTS_AT_HAND = 0.1
-"""Of a GPU's free memory, for the test images: they stay there as long as the run lasts."""
+TEST_IMAGES_SHARE = 0.1
+"""Share of a GPU's free memory for the test images, which stay there for the whole run."""
 
 
 class OtherProgramWarning(UserWarning):
-    """A run goes on with other code than it began with."""
+    """A run is resumed with other code than it began with."""
 
 
 def run(
@@ -55,70 +65,70 @@ def run(
     command: Sequence[str] = (),
     callback: RunCallback | None = None,
     stream: Stream | None = None,
-    context: Mapping[str, Any] | None = None,
-) -> dict[str, Any]:
-    """Learn the stream and return the record, which `FOLDER/record.json` holds too.
+    context: RunContext | None = None,
+) -> RunRecord:
+    """Learn the stream and return the record, which is also `FOLDER/record.json`.
 
-    `stream` replaces the one that the configuration names; `context` is what else belongs in the
-    record, such as the search that chose the settings. An interrupted run goes on with
-    `resume=True` and ends with the same R as if nothing had happened.
+    `stream` replaces the one that the configuration names; `context` says how a grid started the
+    run. With `resume=True` an interrupted run continues and ends with the same R as if it had not
+    been interrupted.
     """
     callback = callback or RunCallback()
-    native = native_size(config.backbone)  # first: a wrong name is refused as such
+    native = native_size(config.backbone)  # first, so that a wrong name is reported as such
     finished = check_folder(config, folder, resume=resume)
     if finished is not None:
-        Checkpoint(folder, Writer()).drop()  # left by an interruption in the last moment
+        Checkpoint(folder, Writer()).delete()  # left if the run was killed at the very end
         return finished
     check_weights(config)
     if stream is None:
-        kept = folder / SPLITS  # of the run to go on with
+        own_splits = folder / SPLITS  # of the run to resume
         stream = load_stream(
             config.stream,
             config.image_size or native,
             data=config.data,
             split_seed=config.split_seed,
-            splits=str(kept) if kept.exists() else config.splits,
+            splits=str(own_splits) if own_splits.exists() else config.splits,
             on_progress=callback.images_decoded,
         )
-    return _Run(
-        config, folder, stream, command, callback or RunCallback(), context or {}
-    ).to_the_end()
+    return _Run(config, folder, stream, command, callback, context or RunContext()).learn()
 
 
 def check_weights(config: RunConfig) -> None:
-    """Before any decoding: a wrong path is a mistake of a second and should cost no more."""
+    """Refuse a wrong path before images are decoded, which takes long."""
     if config.weights not in ("pretrained", "random") and not Path(config.weights).is_file():
         raise SodapError(f"there is no weights file at {config.weights}")
 
 
-def check_folder(config: RunConfig, folder: Path, *, resume: bool) -> dict[str, Any] | None:
-    """The record of this very run if it is finished; an error if the folder is not ours to take."""
+def check_folder(config: RunConfig, folder: Path, *, resume: bool) -> RunRecord | None:
+    """Raise an error unless the run may use the folder; return the record if it is finished."""
     path = folder / "config.json"
     if folder.exists() and not folder.is_dir():
-        raise SodapError(f"cannot write the run to {folder}: there is a file of that name")
+        raise SodapError(f"cannot write the run to {folder}: it is a file")
     if path.exists():
-        changed = difference(read_json(path), config.described())
+        before = checked(RunConfig, read_json(path), path).model_dump(mode="json")
+        changed = difference(before, config.described())
         if changed:
             raise SodapError(f"{folder} holds a run with another {changed}; choose another --out")
-        finished = is_finished(folder)
-        if not resume:
-            if finished:
-                raise SodapError(f"{folder} holds this run, finished; see `sodap report {folder}`")
-            raise SodapError(f"{folder} holds this run already; go on with --resume")
-        if finished:
-            return read_json(folder / "record.json")
-    elif folder.exists() and not all(map(is_left_over, folder.iterdir())):
+        finished = finished_record(folder)
+        if resume:
+            return finished
+        if finished is not None:
+            raise SodapError(f"{folder} holds this run, finished; see `sodap report {folder}`")
+        raise SodapError(f"{folder} holds this run already; continue it with --resume")
+    if folder.exists() and not all(map(is_left_over, folder.iterdir())):
         raise SodapError(f"{folder} is not empty and holds no run; choose another --out")
     return None
 
 
-def is_finished(folder: Path) -> bool:
+def finished_record(folder: Path) -> RunRecord | None:
+    """The record of the run in a folder if it is finished, else None."""
     path = folder / "record.json"
-    return path.is_file() and read_json(path).get("status") == "finished"
+    record = read_record(path) if path.is_file() else None
+    return record if record is not None and record.status == "finished" else None
 
 
 class _Run:
-    """A run under way: the learner, an account of what it has shown so far, and a way back."""
+    """A run in progress."""
 
     def __init__(
         self,
@@ -127,10 +137,9 @@ class _Run:
         stream: Stream,
         command: Sequence[str],
         callback: RunCallback,
-        context: Mapping[str, Any],
+        context: RunContext,
     ) -> None:
-        self.folder, self.stream, self.callback = folder, stream, callback
-        self.evidence, self.keep_stages = config.evidence, config.keep_stages
+        self.config, self.folder, self.stream, self.callback = config, folder, stream, callback
         self.learner = Learner(
             stream.classes,
             method=config.method,
@@ -143,59 +152,65 @@ class _Run:
             device=config.device,
             precision=config.precision,
         )
+        self.device = self.learner.runtime.device
         tests = [domain.test for domain in stream.tested]
-        tests = to_gpu_if_fits(tests, self.learner.runtime.device, share=TESTS_AT_HAND)
+        tests = to_gpu_if_fits(tests, self.device, share=TEST_IMAGES_SHARE)
         self.tested = [replace(d, test=test) for d, test in zip(stream.tested, tests, strict=True)]
         self.environments = [environment(type(self.learner.method))]
-        """What this run has run in, the present one last."""
-        header = {
-            "command": list(command),
-            "config": config.described(),
-            "environment": self.environments[-1],
-            "stream": _describe(stream),
-            "backbone": self.learner.metadata()["backbone"],
-            **context,
-        }
+        """Programs that the run has run with, the present one last."""
+        no_results = ResultMatrices(accuracy=[], macro_f1=[])
+        record = RunRecord(
+            **dict(context),
+            command=list(command),
+            config=config.resolved(),
+            environment=self.environments[-1],
+            stream=_stream_info(stream),
+            backbone=self.learner.metadata()["backbone"],
+            status="running",
+            R=no_results,
+            metrics=MetricsByMeasure.of(no_results),
+            stages=[],
+        )
         self.writer = Writer()
-        self.account = RunLog(folder, header, self.writer)
+        self.log = RunLog(folder, record, self.writer)
         self.checkpoint = Checkpoint(folder, self.writer)
 
-    def to_the_end(self) -> dict[str, Any]:
-        # Only now, with every input read and found good, is anything written.
+    def learn(self) -> RunRecord:
+        """Learn all stages that are not finished."""
+        # Nothing is written before this point, where all input has been read and checked.
         with folder_lock(self.folder):
-            if is_finished(self.folder):  # by whoever had the folder until now
-                return read_json(self.folder / "record.json")
-            return self._alone()
+            finished = finished_record(self.folder)  # by the process that held the lock before
+            return self._learn() if finished is None else finished
 
-    def _alone(self) -> dict[str, Any]:
+    def _learn(self) -> RunRecord:
         sweep(self.folder)
-        write_json(self.folder / "config.json", self.account.header["config"])
+        config = self.log.record.config.model_dump(mode="json")
+        write_json(self.folder / "config.json", config)
         if self.stream.rows:
             write_splits(self.folder / SPLITS, self.stream.rows)
         progress = self._resume()
-        self.callback.started(self.stream, len(self.account.stages))
+        self.callback.started(self.stream, len(self.log.stages))
         try:
-            self._write("running", progress=progress)
-            for stage in list(self.stream.stages())[len(self.account.stages) :]:
-                self._learn(stage, progress)
+            self._write_log("running", progress=progress)
+            for stage in list(self.stream.stages())[len(self.log.stages) :]:
+                self._learn_stage(stage, progress)
                 progress = None
             self.writer.wait()
             self.learner.save(self.folder / "model")
         except KeyboardInterrupt:
-            self._write("interrupted", "stopped by the user")
+            self._write_log("interrupted", "stopped by the user")
             raise
         except Exception as error:
-            self._write("failed", f"{type(error).__name__}: {error}")
+            self._write_log("failed", f"{type(error).__name__}: {error}")
             raise
-        record = self._write("finished")
-        self.checkpoint.drop()
+        record = self._write_log("finished")
+        self.checkpoint.delete()
         return record
 
-    def _learn(self, stage: Stage, resumed: StageProgress | None) -> None:
+    def _learn_stage(self, stage: Stage, resumed: StageProgress | None) -> None:
         began = time.perf_counter()
-        device = self.learner.runtime.device
-        if device.type == "cuda":
-            torch.cuda.reset_peak_memory_stats(device)
+        if self.device.type == "cuda":
+            torch.cuda.reset_peak_memory_stats(self.device)
 
         def batch_done(epoch: int, step: int, steps: int) -> None:
             self.writer.check()  # an epoch may be long
@@ -203,10 +218,10 @@ class _Run:
 
         def epoch_done(progress: StageProgress) -> None:
             if self.checkpoint.is_due():
-                self._checkpoint(progress)
-            self._write("running", progress=progress)
+                self._write_checkpoint(progress)
+            self._write_log("running", progress=progress)
             self.callback.steps_done(stage, progress.trace)
-            self.callback.epoch_done(stage, progress.history[-1])
+            self.callback.epoch_done(stage, epoch_rows(progress)[-1])
 
         so_far = self.stream.domains[: stage.number]
         progress = self.learner.learn(
@@ -215,15 +230,26 @@ class _Run:
             on_epoch=epoch_done,
             on_batch=batch_done,
         )
-        self.writer.wait()  # nothing is tested of a stage whose epochs are not on disk
-        looked = time.perf_counter()
-        seen = [self.learner.evaluate(domain) for domain in self.tested]
-        evaluation = {
-            "images": sum(int(scores.confusion.sum()) for scores in seen),
-            "seconds": time.perf_counter() - looked,
-        }
-        self.account.confusions.append([scores.confusion.tolist() for scores in seen])
-        self.account.stages.append(
+        self.writer.wait()  # test a stage only when its epochs are on disk
+        began_tests = time.perf_counter()
+        scores = [self.learner.evaluate(domain) for domain in self.tested]
+        evaluation = EvaluationTime(
+            images=sum(int(each.confusion.sum()) for each in scores),
+            seconds=time.perf_counter() - began_tests,
+        )
+        record = self._stage_record(stage, progress, evaluation, time.perf_counter() - began)
+        confusions = [each.confusion.tolist() for each in scores]
+        self.log.finish_stage(record, epoch_rows(progress), confusions)
+        self._write_checkpoint(None, self._pending(stage, record, scores))
+        self._write_log("running")
+        self.callback.stage_done(stage, record)
+
+    def _stage_record(
+        self, stage: Stage, progress: StageProgress, evaluation: EvaluationTime, seconds: float
+    ) -> StageRecord:
+        stored = [vars(asset) for asset in self.learner.stored()]
+        on_gpu = self.device.type == "cuda"
+        return StageRecord.model_validate(
             {
                 "stage": stage.number,
                 "domain": stage.domain.name,
@@ -234,132 +260,135 @@ class _Run:
                 "begun": progress.begun,
                 "ended": progress.ended,
                 "trainable_parameters": self.learner.method.trainable_count(),
-                "stored": [vars(asset) for asset in self.learner.stored()],
-                "seconds": time.perf_counter() - began,
+                "stored": stored,
+                "stored_bytes": sum(asset["bytes"] for asset in stored),
+                "seconds": seconds,
                 "evaluation": evaluation,
-                "peak_gpu_bytes": (
-                    torch.cuda.max_memory_allocated(device) if device.type == "cuda" else None
-                ),
-                "history": progress.history,
+                "peak_gpu_bytes": torch.cuda.max_memory_allocated(self.device) if on_gpu else None,
             }
         )
-        findings: list[PendingWrite] = []
-        if self.evidence:
-            predictions, pool = [scores.predictions for scores in seen], progress.ended.get("pool")
-            findings.append(
-                evidence_of(self.folder, self.learner, stage, self.tested, predictions, pool)
-            )
-        if self.keep_stages and stage.number < len(self.stream):
-            findings += model_of(self.folder, self.learner, stage.number)
-        self._checkpoint(None, findings)
-        self._write("running")
-        self.callback.stage_done(stage, self.account.stages[-1])
 
     # ------------------------------------------------------------------ files
 
-    def _checkpoint(
-        self, progress: StageProgress | None, findings: Sequence[PendingWrite] = ()
+    def _pending(
+        self, stage: Stage, record: StageRecord, scores: Sequence[Scores]
+    ) -> list[PendingWrite]:
+        """Files that a finished stage leaves besides the record."""
+        pending: list[PendingWrite] = []
+        if self.config.evidence:
+            predictions, pool = [each.predictions for each in scores], record.ended.pool
+            pending.append(
+                pending_evidence(self.folder, self.learner, stage, self.tested, predictions, pool)
+            )
+        if self.config.keep_stages and stage.number < len(self.stream):
+            pending += pending_model(self.folder, self.learner, stage.number)
+        return pending
+
+    def _write_checkpoint(
+        self, progress: StageProgress | None, first: Sequence[PendingWrite] = ()
     ) -> None:
-        """Where to go on, in the midst of a stage or after it with what was found at its end."""
+        """Write a checkpoint within a stage, or after a stage and the files that it leaves."""
         tensors = {f"method.{key}": value for key, value in self.learner.method.state().items()}
-        facts: dict[str, Any] = {
-            "confusions": self.account.confusions,
-            "stages": self.account.stages,
-            "learned_from": self._learned_from(),
-            "environments": self.environments,
-        }
         if progress is not None:
             tensors |= {f"progress.{key}": value for key, value in progress.tensors().items()}
-            facts["progress"] = progress.metadata()
-        self.checkpoint.write(tensors, facts, [each.write for each in findings])
+        info = CheckpointInfo(
+            confusions=self.log.confusions,
+            stages=self.log.stages,
+            epochs=self.log.epochs,
+            origin=self._origin(),
+            environments=self.environments,
+            progress=progress.metadata() if progress is not None else None,
+        )
+        self.checkpoint.write(tensors, info, first)
 
     def _resume(self) -> StageProgress | None:
-        """Take up the last checkpoint, if there is one."""
+        """Continue from the last checkpoint, if there is one; return the stage under way."""
         try:
             found = self.checkpoint.read()
         except SodapError as error:
             raise SodapError(
-                f"{error}; delete {self.checkpoint.folder} to begin this run anew"
+                f"{error}; delete {self.checkpoint.folder} to start this run again"
             ) from error
         if found is None:
             return None
-        tensors, facts = found
-        for what, now in self._learned_from().items():
-            before = facts["learned_from"].get(what)
+        tensors, info = found
+        for (what, before), (_, now) in zip(info.origin, self._origin(), strict=True):
             if before != now:
                 raise SodapError(
-                    f"{self.folder} was begun with another {what} and cannot go on with this one; "
-                    f"choose another --out to begin anew"
+                    f"{self.folder} was begun with another {what} and cannot continue with this "
+                    f"one; choose another --out to start again"
                 )
-        self._admit(facts.get("environments") or self._environment_before())
-        parts: dict[str, dict[str, Any]] = {"method": {}, "progress": {}}
+        self._note_programs(info.environments)
+        parts: dict[str, dict[str, torch.Tensor]] = {"method": {}, "progress": {}}
         for key, value in tensors.items():
             part, name = key.split(".", 1)
-            parts[part][name] = value.to(self.learner.runtime.device)
-        self.account.confusions, self.account.stages = facts["confusions"], facts["stages"]
-        under_way = facts.get("progress")
-        stage = len(self.account.stages) + (under_way is not None)
-        self.learner.restore(parts["method"], stage, len(self.account.stages))
-        return StageProgress.restore(under_way, parts["progress"]) if under_way else None
+            parts[part][name] = value.to(self.device)
+        for record, confusions in zip(info.stages, info.confusions, strict=True):
+            rows = [row for row in info.epochs if row.stage == record.stage]
+            self.log.finish_stage(record, rows, confusions)
+        done = len(info.stages)
+        self.learner.restore(parts["method"], done + (info.progress is not None), done)
+        if info.progress is None:
+            return None
+        return StageProgress.restore(info.progress, parts["progress"])
 
-    def _admit(self, environments: Sequence[Mapping[str, Any]]) -> None:
-        """A run may go on with other code, say with a mistake mended; its record has to say so."""
+    def _note_programs(self, earlier: Sequence[Environment]) -> None:
+        """Record the other programs of a resumed run, which may be resumed after a bug fix."""
+        if not earlier:
+            return
         now = self.environments[-1]
-        earlier = [dict(each) for each in environments]
-        self.environments = earlier if same_program(earlier[-1], now) else [*earlier, now]
-        others = [each for each in earlier if not same_program(each, now)]
+        self.environments = [*earlier, *([] if earlier[-1].same_program(now) else [now])]
+        others = [each for each in earlier if not each.same_program(now)]
         if others:
-            self.account.header["earlier_environments"] = others
-            what = f"sodap {others[0]['sodap']}, commit {others[0].get('commit') or 'unknown'}"
+            self.log.record = self.log.record.model_copy(update={"earlier_environments": others})
+            what = f"sodap {others[0].sodap}, commit {others[0].commit or 'unknown'}"
             warnings.warn(
                 OtherProgramWarning(
-                    f"{self.folder} was learned in part with other code or packages ({what}); it "
-                    f"goes on, and its record says so"
+                    f"part of {self.folder} was learned with other code or packages ({what}); the "
+                    f"run continues, and its record says so"
                 ),
                 stacklevel=2,
             )
 
-    def _environment_before(self) -> list[dict[str, Any]]:
-        """For a checkpoint that does not tell: what the record tells, which is the last one."""
-        path = self.folder / "record.json"
-        known = read_json(path).get("environment") if path.is_file() else None
-        return [known or self.environments[-1]]
+    def _origin(self) -> Origin:
+        record = self.log.record
+        assert record.backbone is not None
+        return Origin(
+            backbone=record.backbone.sha256,
+            stream=record.stream.model_copy(update={"notes": []}),
+            device=self.device.type,
+        )
 
-    def _learned_from(self) -> dict[str, Any]:
-        """What must be the same when a run goes on, besides its settings."""
-        return {
-            "backbone": self.account.header["backbone"]["sha256"],
-            "stream": {k: v for k, v in self.account.header["stream"].items() if k != "notes"},
-            "device": self.learner.runtime.device.type,
-        }
-
-    def _write(
-        self, status: str, note: str | None = None, progress: StageProgress | None = None
-    ) -> dict[str, Any]:
-        record = self.account.write(status, note, progress)
+    def _write_log(
+        self, status: Status, note: str | None = None, progress: StageProgress | None = None
+    ) -> RunRecord:
+        record = self.log.write(status, note, progress)
         self.callback.recorded(record)
         return record
 
 
 def _training(config: RunConfig, stream: Stream) -> Training:
-    """The training that was asked for, with the stream's own views unless it names others."""
-    views = config.training.augmentation or stream.augmentation
-    return config.training.model_copy(update={"augmentation": views})
+    """Training settings, with the augmentation of the stream if the user names none."""
+    augmentation = config.training.augmentation or stream.augmentation
+    return config.training.model_copy(update={"augmentation": augmentation})
 
 
-def _describe(stream: Stream) -> dict[str, Any]:
-    return {
-        "name": stream.name,
-        "classes": list(stream.classes),
-        "notes": list(stream.notes),
-        "domains": [
-            {
-                "name": domain.name,
-                "counts": {
-                    kind: split.labels.bincount(minlength=len(stream.classes)).tolist()
-                    for kind, split in domain.splits()
-                },
-            }
-            for domain in stream.tested
-        ],
-    }
+def _stream_info(stream: Stream) -> StreamInfo:
+    domains = [
+        {
+            "name": domain.name,
+            "counts": {
+                kind: split.labels.bincount(minlength=len(stream.classes)).tolist()
+                for kind, split in domain.splits()
+            },
+        }
+        for domain in stream.tested
+    ]
+    return StreamInfo.model_validate(
+        {
+            "name": stream.name,
+            "classes": list(stream.classes),
+            "notes": list(stream.notes),
+            "domains": domains,
+        }
+    )

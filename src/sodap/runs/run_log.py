@@ -1,23 +1,33 @@
-"""What a run has shown so far, and the files that say so.
+"""The log of a run, kept up to date while it learns.
 
-FOLDER/record.json    the header, R, metrics, stages, status; written when it has news
+FOLDER/record.json    the record (see `sodap.runs.record`); written when it changes
 FOLDER/log.jsonl      one line an epoch
 FOLDER/steps/         losses and learned weights of every step
 """
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from sodap.evaluation import accuracy, macro_f1, quadratic_kappa, summary
+from sodap.evaluation import accuracy, macro_f1, quadratic_kappa
 from sodap.learning import StageProgress
-from sodap.runs.evidence import keep_steps
+from sodap.runs.evidence import pending_steps
+from sodap.runs.record import (
+    EpochRow,
+    MetricsByMeasure,
+    ResultMatrices,
+    RunRecord,
+    StageRecord,
+    StageUnderWay,
+    Status,
+    Throughput,
+)
 from sodap.runs.writer import Writer
 from sodap.storage import as_json, write_bytes
 
@@ -29,91 +39,95 @@ MEASURES: Mapping[str, Callable[[NDArray[np.int64]], float]] = {
 
 
 class RunLog:
-    """The stages that are over, one after the other, and how the one under way gets on."""
+    """The record and log of a run: finished stages, and the one under way."""
 
-    def __init__(self, folder: Path, header: dict[str, Any], writer: Writer) -> None:
-        self.folder, self.header, self.writer = folder, header, writer
-        self.stages: list[dict[str, Any]] = []
+    def __init__(self, folder: Path, record: RunRecord, writer: Writer) -> None:
+        self.folder, self.record, self.writer = folder, record, writer
+        self.stages: list[StageRecord] = []
         self.confusions: list[list[list[list[int]]]] = []
-        """`[stage][domain][truth][answer]`"""
+        """`[stage][domain][label][prediction]`"""
+        self.epochs: list[EpochRow] = []
+        """Epochs of the finished stages."""
         self._under_way: StageProgress | None = None
         self._R: dict[str, list[list[float]]] = {name: [] for name in MEASURES}
-        self._lines: list[str] = []  # of the log
-        self._record: dict[str, Any] = {}
-        self._told: tuple[int, Mapping[str, Any]] | None = None
-        """Of how many stages the record tells, and what else is in it that changes."""
+        self._lines: list[str] = []  # of log.jsonl
+        self._written: tuple[int, Mapping[str, Any]] | None = None
+        """Number of stages in the last record, and its other fields that change."""
+
+    def finish_stage(
+        self, stage: StageRecord, epochs: Sequence[EpochRow], confusions: list[list[list[int]]]
+    ) -> None:
+        self.stages.append(stage)
+        self.epochs += epochs
+        self.confusions.append(confusions)
 
     def write(
-        self, status: str, note: str | None = None, progress: StageProgress | None = None
-    ) -> dict[str, Any]:
-        """Let the files tell how things stand, and return the record.
+        self, status: Status, note: str | None = None, progress: StageProgress | None = None
+    ) -> RunRecord:
+        """Write all files in the background, and return the record.
 
-        Only the end of a run waits until they are written.
+        Only the end of a run waits until they are on disk.
         """
-        rows = [row for stage in self.stages for row in stage["history"]]
-        steps = None
+        steps = []
         if progress is not None:
             self._under_way = progress
-            steps = StageProgress(progress.stage, progress.epoch, trace=progress.trace)
-        begun = {}
+            steps = pending_steps(self.folder, progress)
+        rows, under_way = self.epochs, None
         if self._under_way is not None and self._under_way.stage > len(self.stages):
-            rows += self._under_way.history
-            begun = {"under_way": {"stage": self._under_way.stage, "begun": self._under_way.begun}}
-        now = {"status": status, "note": note, **begun}
-        news = (len(self.stages), now) != self._told  # not so from one epoch to the next
-        if news:
-            self._told = (len(self.stages), now)
-            self._record = self._all(now)
-        # As bytes: what they are made from changes before they are written.
-        self._lines += [json.dumps(row) + "\n" for row in rows[len(self._lines) :]]
-        log = "".join(self._lines).encode()
-        record = as_json(self._record) if news else None
-
-        def put() -> None:
-            if steps is not None:
-                keep_steps(self.folder, steps)
-            write_bytes(self.folder / "log.jsonl", log)
-            if record is not None:
-                write_bytes(self.folder / "record.json", record)
-
-        self.writer.write(put)
+            rows = [*rows, *epoch_rows(self._under_way)]
+            under_way = StageUnderWay.model_validate(
+                {"stage": self._under_way.stage, "begun": self._under_way.begun}
+            )
+        now = {"status": status, "note": note, "under_way": under_way}
+        changed = (len(self.stages), now) != self._written  # not from one epoch to the next
+        if changed:
+            self._written = (len(self.stages), now)
+            self.record = self.record.model_copy(update=now | self._results())
+        # As bytes: the objects that they are made from change before the bytes are written.
+        self._lines += [row.model_dump_json() + "\n" for row in rows[len(self._lines) :]]
+        contents = {"log.jsonl": "".join(self._lines).encode()}
+        if changed:
+            contents["record.json"] = as_json(self.record.model_dump(mode="json"))
+        self.writer.write(
+            *(each.write for each in steps),
+            *(partial(write_bytes, self.folder / file, text) for file, text in contents.items()),
+        )
         if status == "finished":
             self.writer.wait()
         elif status != "running":
             self.writer.settle()
-        return self._record
+        return self.record
 
-    def _all(self, now: Mapping[str, Any]) -> dict[str, Any]:
-        """The record, with what is so `now`."""
+    def _results(self) -> dict[str, Any]:
+        """Fields of the record that follow from the finished stages."""
+        R = ResultMatrices(**{name: list(self._matrix(name)) for name in MEASURES})
         return {
-            **self.header,
-            **now,
-            "R": {name: list(self._matrix(name)) for name in MEASURES},
-            "metrics": {
-                name: summary(self._matrix(name)) if self.confusions else None for name in MEASURES
-            },
-            "throughput": _throughput(self.stages),
+            "R": R,
+            "metrics": MetricsByMeasure.of(R),
+            "throughput": _throughput(self.stages, self.epochs),
             "confusions": list(self.confusions),
-            "stages": [
-                {key: value for key, value in stage.items() if key != "history"}
-                for stage in self.stages
-            ],
+            "stages": list(self.stages),
         }
 
     def _matrix(self, name: str) -> list[list[float]]:
-        """R by one measure; rows of stages that are done do not change."""
+        """R by one measure; the rows of finished stages do not change."""
         rows = self._R[name]
         for confusions in self.confusions[len(rows) :]:
             rows.append([MEASURES[name](np.array(matrix)) for matrix in confusions])
         return rows
 
 
-def _throughput(stages: Sequence[Mapping[str, Any]]) -> dict[str, float | None]:
-    """Images a second. The first epoch of a run warms the machine up and does not count."""
-    epochs = [row["images_per_second"] for stage in stages for row in stage["history"]][1:]
-    seen = [stage["evaluation"] for stage in stages if "evaluation" in stage]
-    seconds = sum(each["seconds"] for each in seen)
-    return {
-        "train": float(np.mean(epochs)) if epochs else None,
-        "inference": sum(each["images"] for each in seen) / seconds if seconds else None,
-    }
+def epoch_rows(progress: StageProgress) -> list[EpochRow]:
+    """The epochs of a stage so far."""
+    return [EpochRow.model_validate(row) for row in progress.history]
+
+
+def _throughput(stages: Sequence[StageRecord], epochs: Sequence[EpochRow]) -> Throughput:
+    """Images a second; the first epoch of a run is a warm-up and does not count."""
+    speeds = [row.images_per_second for row in epochs[1:]]
+    tested = [stage.evaluation for stage in stages if stage.evaluation is not None]
+    seconds = sum(each.seconds for each in tested)
+    return Throughput(
+        train=float(np.mean(speeds)) if speeds else None,
+        inference=sum(each.images for each in tested) / seconds if seconds else None,
+    )

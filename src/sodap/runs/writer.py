@@ -1,45 +1,73 @@
-"""Files that are written while a run goes on: a GPU need not wait for a disk."""
+"""Writing files in the background, so that a GPU need not wait for a disk."""
 
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
 from concurrent.futures import wait as wait_for
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
 
-AT_ONCE = 32
-"""So many may be waiting to be written; with more, the run waits for the disk after all."""
+from torch import Tensor
+
+from sodap.storage import save_state
+
+MAX_PENDING = 32
+"""Jobs that may wait for the disk; with more, the run waits."""
+
+
+@dataclass(frozen=True)
+class PendingWrite:
+    """A state waiting to be written under `name` in `folder`; its tensors are on the CPU."""
+
+    folder: Path
+    name: str
+    tensors: Mapping[str, Tensor]
+    metadata: Mapping[str, Any]
+
+    def write(self) -> None:
+        save_state(self.folder, self.name, self.tensors, self.metadata)
 
 
 class Writer:
-    """One file after the other, in the order in which they were handed over.
+    """One background thread that runs writing jobs in order.
 
-    What goes wrong is said by `check` or `wait`, and once.
+    Errors are raised by `check` or `wait`, each once.
     """
 
     def __init__(self) -> None:
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="writer")
-        self._waiting: deque[Future[None]] = deque()
+        self._pending: deque[Future[None]] = deque()
 
-    def write(self, work: Callable[[], None]) -> Future[None]:
-        """Let `work` be done. It should hold nothing that the run goes on to change."""
-        if len(self._waiting) >= AT_ONCE:
-            wait_for([self._waiting[-AT_ONCE]])
-        written = self._thread.submit(work)
-        self._waiting.append(written)
-        return written
+    def write(self, *steps: Callable[[], None]) -> Future[None]:
+        """Run `steps` in the background, one after the other.
+
+        They must not use anything that the run changes afterwards.
+        """
+        if len(self._pending) >= MAX_PENDING:
+            wait_for([self._pending[-MAX_PENDING]])
+        job = self._thread.submit(_run_all, steps)
+        self._pending.append(job)
+        return job
 
     def check(self) -> None:
-        """Go on, unless something could not be written."""
-        while self._waiting and self._waiting[0].done():
-            self._waiting.popleft().result()
+        """Raise the error of a finished job, if there is one."""
+        while self._pending and self._pending[0].done():
+            self._pending.popleft().result()
 
     def wait(self) -> None:
-        """Until all is on disk."""
-        wait_for(self._waiting)
+        """Wait until everything is on disk, and raise an error if it is not."""
+        wait_for(self._pending)
         self.check()
 
     def settle(self) -> None:
-        """Until nobody writes any more, well or badly: what ended the run is said already."""
-        wait_for(self._waiting)
-        self._waiting.clear()
+        """Wait for pending jobs and ignore their errors."""
+        wait_for(self._pending)
+        self._pending.clear()
+
+
+def _run_all(steps: tuple[Callable[[], None], ...]) -> None:
+    for step in steps:
+        step()

@@ -90,7 +90,7 @@ def selection_figure(run: ShownRun, stage: StageEvidence, routed: DomainRouting)
     assert routed.weights is not None
     weights = routed.weights.float().numpy().astype(np.float64)  # [K, L, N]
     images, layers, prompts = weights.shape
-    frozen = stage.pool["frozen"] if stage.pool is not None else 0
+    frozen = stage.pool.frozen if stage.pool is not None else 0
     half = -(-layers // 2)
     strongest = float(np.quantile(weights[weights > 0], 0.99)) if (weights > 0).any() else 1.0
     with rc_context(STYLE):
@@ -284,7 +284,7 @@ def frequency_figure(run: ShownRun) -> Figure:
         for place, stage in enumerate(stages, 1):
             axes = figure.add_subplot(len(stages), 1, place)
             shares = frequency(stage)
-            frozen = stage.pool["frozen"] if stage.pool is not None else 0
+            frozen = stage.pool.frozen if stage.pool is not None else 0
             # Steps, not bars: one path each instead of hundreds of rectangles.
             edges = np.arange(len(shares) + 1) - 0.5
             axes.stairs(shares[:frozen], edges[: frozen + 1], fill=True, color=GREY)
@@ -301,7 +301,7 @@ def frequency_table(run: ShownRun) -> Table:
     rows: list[Sequence[str | Cell]] = []
     for stage in (stage for stage in run.evidence if stage.routing):
         shares = frequency(stage)
-        frozen = stage.pool["frozen"] if stage.pool is not None else 0
+        frozen = stage.pool.frozen if stage.pool is not None else 0
         for name, part in (("frozen", shares[:frozen]), ("active", shares[frozen:])):
             if len(part):
                 never = int((part == 0).sum())

@@ -19,7 +19,7 @@ from sodap.runs.evidence import StageEvidence
 
 def likeness_drawings(run: ShownRun) -> Iterator[Drawing]:
     """One, or none where no stage left the cosines of its prompts."""
-    alike = [stage for stage in run.evidence if stage.likeness is not None]
+    alike = [stage for stage in run.evidence if stage.similarity is not None]
     if alike:
         yield Drawing(
             "prompt-likeness",
@@ -40,8 +40,8 @@ def likeness_figure(run: ShownRun, stages: Sequence[StageEvidence]) -> Figure:
         figure = Figure(figsize=(max(WIDTH, 2.0 * across), 2.1 * down + 0.2))
         ends: list[int] = []
         for place, stage in enumerate(stages, 1):
-            assert stage.likeness is not None
-            cosines = stage.likeness.float().numpy().astype(np.float64)
+            assert stage.similarity is not None
+            cosines = stage.similarity.float().numpy().astype(np.float64)
             axes = figure.add_subplot(down, across, place)
             picture = np.where(
                 cosines[..., None] < 0, veil(-cosines, ORANGE, 1.0), veil(cosines, BLUE, 1.0)
@@ -61,9 +61,9 @@ def likeness_table(run: ShownRun, stages: Sequence[StageEvidence]) -> Table:
     """Mean size of the cosine between different prompts: old, new, and old with new."""
     rows: list[Sequence[str | Cell]] = []
     for stage in stages:
-        assert stage.likeness is not None
-        cosines = np.abs(stage.likeness.float().numpy().astype(np.float64))
-        frozen = stage.pool["frozen"] if stage.pool is not None else 0
+        assert stage.similarity is not None
+        cosines = np.abs(stage.similarity.float().numpy().astype(np.float64))
+        frozen = stage.pool.frozen if stage.pool is not None else 0
         parts = (_pairs(cosines[:frozen, :frozen]), _pairs(cosines[frozen:, frozen:]))
         between = float(cosines[:frozen, frozen:].mean()) if 0 < frozen < len(cosines) else None
         numbers = [*parts, between, _largest(cosines)]
