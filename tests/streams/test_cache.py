@@ -92,8 +92,6 @@ def test_cached_images_equal_decoded_images(
         assert len(Split(images, torch.zeros(COUNT, dtype=torch.int64))) == COUNT
     assert names(folder) == [".images", ".json", ".lock"]
     assert the(folder, "images").stat().st_size == cache_bytes(COUNT, SIZE) == COUNT * 3 * 144
-    padded = cached_images(paths, SIZE, fit="pad", folder=folder)
-    assert torch.equal(padded, read_images(paths, SIZE, "pad"))
 
 
 def test_progress_repeated_paths_and_no_paths(paths: list[Path], folder: Path) -> None:
@@ -204,7 +202,7 @@ def test_any_change_gives_another_key(
     paths = write_images(tmp_path / "images", COUNT)
 
     def key() -> str:
-        return _Cache(list(paths), SIZE, "crop", tmp_path).key
+        return _Cache(list(paths), SIZE, tmp_path).key
 
     for change in changes:
         before = key()
@@ -217,15 +215,14 @@ def test_another_transform_gives_another_key(
     paths: list[Path], folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     keys = {
-        _Cache(paths, SIZE, "crop", folder).key,
-        _Cache(paths, SIZE + 1, "crop", folder).key,
-        _Cache(paths, SIZE, "pad", folder).key,
+        _Cache(paths, SIZE, folder).key,
+        _Cache(paths, SIZE + 1, folder).key,
     }
     monkeypatch.setattr(module, "VERSION", module.VERSION + 1)
-    keys.add(_Cache(paths, SIZE, "crop", folder).key)
+    keys.add(_Cache(paths, SIZE, folder).key)
     monkeypatch.setattr("PIL.__version__", "another")
-    keys.add(_Cache(paths, SIZE, "crop", folder).key)
-    assert len(keys) == 5
+    keys.add(_Cache(paths, SIZE, folder).key)
+    assert len(keys) == 4
 
 
 def test_a_relative_path_is_the_same_file(
@@ -233,7 +230,7 @@ def test_a_relative_path_is_the_same_file(
 ) -> None:
     monkeypatch.chdir(paths[0].parent)
     relative = [Path(path.name) for path in paths]
-    assert _Cache(relative, SIZE, "crop", folder).key == _Cache(paths, SIZE, "crop", folder).key
+    assert _Cache(relative, SIZE, folder).key == _Cache(paths, SIZE, folder).key
 
 
 def test_a_changed_file_is_decoded_again(paths: list[Path], folder: Path) -> None:
@@ -283,11 +280,9 @@ def test_only_new_files_are_decoded(
     there = [moved / "new.png", *(moved / path.name for path in paths)]
     assert torch.equal(cached_images(there, SIZE, folder=folder), read_images(there, SIZE))
     assert decodes.count == 1
-    for size, fit in ((SIZE + 1, "crop"), (SIZE, "pad")):
-        before = decodes.count
-        found = cached_images(there, size, fit=fit, folder=folder)  # type: ignore[arg-type]
-        assert torch.equal(found, read_images(there, size, fit))  # type: ignore[arg-type]
-        assert decodes.count == before + len(there)
+    found = cached_images(there, SIZE + 1, folder=folder)
+    assert torch.equal(found, read_images(there, SIZE + 1))
+    assert decodes.count == 1 + len(there)
 
 
 def test_another_split_seed_decodes_nothing(
@@ -570,7 +565,7 @@ def test_temporary_files_of_killed_processes_are_deleted(paths: list[Path], fold
 
 
 def test_temporary_files_of_a_running_build_are_kept(paths: list[Path], folder: Path) -> None:
-    cache = _Cache(paths, SIZE, "crop", folder)
+    cache = _Cache(paths, SIZE, folder)
     new, left = (folder / f".{key}.json.0a1b2c3d.tmp" for key in (cache.key, "0" * 40))
     with cache.lock():
         for path in (new, left):

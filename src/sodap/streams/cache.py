@@ -39,7 +39,7 @@ import PIL
 from sodap.errors import SodapError
 from sodap.formats import format_bytes
 from sodap.storage import TEMPORARY, write_bytes, write_json
-from sodap.streams.images import Fit, decode_image, read_file, read_images
+from sodap.streams.images import decode_image, read_file, read_images
 from sodap.streams.names import printable
 
 if TYPE_CHECKING:
@@ -67,7 +67,6 @@ def cached_images(
     paths: Sequence[Path],
     size: int,
     *,
-    fit: Fit = "crop",
     folder: Path | None = None,
     on_progress: Progress | None = None,
     workers: int | None = None,
@@ -78,7 +77,6 @@ def cached_images(
     Args:
         paths: The image files.
         size: Side of the images in pixels.
-        fit: How an image becomes a square, see `sodap.streams.images.Fit`.
         folder: The folder of the caches; default: `cache_folder()`.
         on_progress: Called with the number of finished images and the total.
         workers: Number of decoding threads; default: one per available core.
@@ -88,7 +86,7 @@ def cached_images(
     """
     if not paths:
         return read_images([], size)
-    cache = _Cache(paths, size, fit, folder or cache_folder())
+    cache = _Cache(paths, size, folder or cache_folder())
     # A finished cache needs no lock: a shared one may be on a read-only drive.
     if cache.is_valid(verify):
         return cache.open()
@@ -149,13 +147,12 @@ Entry = tuple[int, str]
 
 
 class _Cache:
-    def __init__(self, paths: Sequence[Path], size: int, fit: Fit, folder: Path) -> None:
+    def __init__(self, paths: Sequence[Path], size: int, folder: Path) -> None:
         self.paths = paths
         self.size = size
-        self.fit = fit
         self.folder = folder
         self.stamps = [_stamp(path) for path in paths]
-        self.settings = [VERSION, PIL.__version__, size, fit]
+        self.settings = [VERSION, PIL.__version__, size, "crop"]
         self.key = self._key()
         self.data = folder / f"{self.key}.images"
         self.checksums = folder / f"{self.key}.json"
@@ -314,7 +311,7 @@ class _Cache:
             digest = _digest(content, path)
             image = others.find(digest)
             if image is None:
-                image = decode_image(content, path, self.size, self.fit).tobytes()
+                image = decode_image(content, path, self.size).tobytes()
             entries[number] = zlib.crc32(image), digest
             left, start = memoryview(image), number * self.image_bytes
             while left:

@@ -20,7 +20,7 @@ import threading
 import warnings
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -43,9 +43,6 @@ MAX_BYTES = 1 << 30
 MIN_SIDE = 8
 """Images with fewer pixels per side are refused."""
 
-Fit = Literal["crop", "pad"]
-"""How an image becomes a square: cut out its centre, or pad it with black borders."""
-
 # EXIF orientation -> the transform that turns the image upright.
 _UPRIGHT = {
     2: Image.Transpose.FLIP_LEFT_RIGHT,
@@ -62,18 +59,18 @@ _ORIENTATION = 0x0112
 _warnings_lock = threading.Lock()
 
 
-def read_image(path: Path, size: int, fit: Fit = "crop") -> Tensor:
-    """Read an image file as `[3, size, size]` uint8, upright and in RGB."""
-    return read_images([path], size, fit)[0]
+def read_image(path: Path, size: int) -> Tensor:
+    """Read the centre square of an image file as `[3, size, size]` uint8, upright and in RGB."""
+    return read_images([path], size)[0]
 
 
-def read_images(paths: Sequence[Path], size: int, fit: Fit = "crop") -> Tensor:
-    """Read image files as `[N, 3, size, size]` uint8, upright and in RGB."""
+def read_images(paths: Sequence[Path], size: int) -> Tensor:
+    """Read the centre squares of image files as `[N, 3, size, size]` uint8."""
     import torch  # slow to import, and not needed to check or cache files
 
     images = np.empty((len(paths), 3, size, size), dtype=np.uint8)
     for index, path in enumerate(paths):
-        images[index] = decode_image(read_file(path), path, size, fit)
+        images[index] = decode_image(read_file(path), path, size)
     return torch.from_numpy(images)
 
 
@@ -113,16 +110,16 @@ def _read_all(handle: int, path: Path) -> bytes:
     return b"".join(pieces)
 
 
-def decode_image(content: bytes, path: Path, size: int, fit: Fit = "crop") -> NDArray[np.uint8]:
+def decode_image(content: bytes, path: Path, size: int) -> NDArray[np.uint8]:
     """Decode the content of a file to `[3, size, size]`; `path` is used in messages."""
     path = Path(printable(path))
     if not content:
         raise _unreadable(path, "the file is empty")
     try:
         if path.suffix.lower() == ".dcm" or content[128:132] == b"DICM":
-            square = _square(_decode_dicom(content, path), size, fit)
+            square = _square(_decode_dicom(content, path), size)
         else:
-            square = _decode(content, path, size, fit)
+            square = _decode(content, path, size)
     except SodapError:
         raise
     except Image.DecompressionBombError as error:
@@ -134,7 +131,7 @@ def decode_image(content: bytes, path: Path, size: int, fit: Fit = "crop") -> ND
     return np.ascontiguousarray(np.asarray(square).transpose(2, 0, 1))
 
 
-def _decode(content: bytes, path: Path, size: int, fit: Fit) -> Image.Image:
+def _decode(content: bytes, path: Path, size: int) -> Image.Image:
     with _open(content) as file:
         _check_size(path, file.width, file.height)
         pages = getattr(file, "n_frames", 1)
@@ -145,7 +142,7 @@ def _decode(content: bytes, path: Path, size: int, fit: Fit) -> Image.Image:
         # leaves the last reduction to the better resampling below.
         file.draft("RGB", (2 * size, 2 * size))
         file.load()
-        square = _square(_rgb(file, path), size, fit)
+        square = _square(_rgb(file, path), size)
         # Turn the small square, which is cheap. Read the orientation last: Pillow turns TIFF files
         # while loading, and some files store it behind the pixels.
         turn = _UPRIGHT.get(file.getexif().get(_ORIENTATION, 1))
@@ -187,21 +184,12 @@ def _from_grey(values: NDArray[np.floating[Any]]) -> Image.Image:
     return Image.fromarray(np.rint(values * 255).astype(np.uint8)).convert("RGB")
 
 
-def _square(image: Image.Image, size: int, fit: Fit) -> Image.Image:
-    bicubic, wide, high = Image.Resampling.BICUBIC, image.width, image.height
-    if fit == "crop":
-        side = min(wide, high)
-        left, top = (wide - side) / 2, (high - side) / 2
-        box = (left, top, left + side, top + side)
-        return image.resize((size, size), bicubic, box, reducing_gap=3)
-    scale = size / max(wide, high)
-    inside = (max(1, round(wide * scale)), max(1, round(high * scale)))
-    square = Image.new("RGB", (size, size), "black")
-    square.paste(
-        image.resize(inside, bicubic, reducing_gap=3),
-        (round((size - inside[0]) / 2), round((size - inside[1]) / 2)),
-    )
-    return square
+def _square(image: Image.Image, size: int) -> Image.Image:
+    """Cut out the centre square and resize it."""
+    side = min(image.width, image.height)
+    left, top = (image.width - side) / 2, (image.height - side) / 2
+    box = (left, top, left + side, top + side)
+    return image.resize((size, size), Image.Resampling.BICUBIC, box, reducing_gap=3)
 
 
 def _decode_dicom(content: bytes, path: Path) -> Image.Image:

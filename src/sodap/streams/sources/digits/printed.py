@@ -16,7 +16,7 @@ from sodap.streams.sources.digits.canvas import (
     ramp,
     reduced,
 )
-from sodap.streams.sources.digits.typefaces import TYPEFACES
+from sodap.streams.sources.digits.typefaces import TYPEFACES, glyph
 
 SEED = 102
 
@@ -38,9 +38,9 @@ def draw(slot: Slot) -> Pixels:
     """Draw the image `[32, 32, 3]` of a slot, in a typeface of its split."""
     rng = slot.rng(SEED)
     typefaces = TYPEFACES[slot.split]
-    glyph = typefaces[rng.integers(len(typefaces))].glyph(slot.digit)
-    framed = Image.new("L", (glyph.width + 8, LETTER_HEIGHT + 8))
-    framed.paste(glyph, (4, 4))
+    letter = glyph(typefaces[rng.integers(len(typefaces))], slot.digit)
+    framed = Image.new("L", (letter.width + 8, LETTER_HEIGHT + 8))
+    framed.paste(letter, (4, 4))
     printed = place(
         _pressed(framed, rng),
         scale=rng.uniform(0.55, 1.1),

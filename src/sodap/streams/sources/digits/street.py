@@ -18,21 +18,21 @@ from sodap.streams.sources.digits.canvas import (
     ramp,
     reduced,
 )
-from sodap.streams.sources.digits.typefaces import TYPEFACES, Typeface
+from sodap.streams.sources.digits.typefaces import TYPEFACES, Typeface, glyph
 
 SEED = 104
 
 
 def _number(digit: int, typeface: Typeface, rng: np.random.Generator) -> Image.Image:
     """A digit with neighbours, as in a longer house number; the border will cut them off."""
-    glyph = typeface.glyph(digit)
+    letter = glyph(typeface, digit)
     strip = Image.new("L", (3 * CANVAS, LETTER_HEIGHT + 6))
     middle = strip.width // 2
-    strip.paste(glyph, (middle - glyph.width // 2, 3))
-    reach = max(glyph.width // 2 + int(rng.integers(5, 14)), 26)
+    strip.paste(letter, (middle - letter.width // 2, 3))
+    reach = max(letter.width // 2 + int(rng.integers(5, 14)), 26)
     for side in (-1, 1):
         if rng.random() < 0.6:
-            neighbour = typeface.glyph(int(rng.integers(10)))
+            neighbour = glyph(typeface, int(rng.integers(10)))
             left = middle + reach if side > 0 else middle - reach - neighbour.width
             strip.paste(neighbour, (left, 3))
     return strip

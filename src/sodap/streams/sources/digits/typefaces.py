@@ -6,9 +6,9 @@ A typeface is a font file and the code point of its zero, since STIX has several
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
+from typing import NamedTuple
 
 import matplotlib
 from PIL import Image, ImageDraw, ImageFont
@@ -19,16 +19,11 @@ from sodap.streams.sources.digits.canvas import LETTER_HEIGHT
 _PLAIN, _DOUBLE_STRUCK, _SANS, _SANS_BOLD, _MONO = 0x30, 0x1D7D8, 0x1D7E2, 0x1D7EC, 0x1D7F6
 
 
-@dataclass(frozen=True)
-class Typeface:
+class Typeface(NamedTuple):
     """A design of the ten digits."""
 
     file: str
     zero: int = _PLAIN
-
-    def glyph(self, digit: int) -> Image.Image:
-        """Mask of a digit, cropped to its ink, `LETTER_HEIGHT` pixels high."""
-        return _glyph(self, digit)
 
 
 # Disjoint: no test image of any domain shows a typeface of a training image.
@@ -77,7 +72,8 @@ def _font(file: str) -> ImageFont.FreeTypeFont:
 
 
 @cache
-def _glyph(typeface: Typeface, digit: int) -> Image.Image:
+def glyph(typeface: Typeface, digit: int) -> Image.Image:
+    """Mask of a digit, cropped to its ink, `LETTER_HEIGHT` pixels high."""
     font = _font(typeface.file)
     text = chr(typeface.zero + digit)
     left, top, right, bottom = (int(edge) for edge in font.getbbox(text))
