@@ -29,16 +29,25 @@ from sodap.storage import (
 )
 
 TENSORS = {"a": torch.arange(6.0).view(2, 3), "b.c": torch.tensor([True, False])}
-FACTS = {"stage": 2, "names": ["x", "ü"], "nested": {"none": None}}
+METADATA = {"stage": 2, "names": ["x", "ü"], "nested": {"none": None}}
 
 
 def test_a_state_comes_back_as_it_was(tmp_path: Path) -> None:
     assert not has_state(tmp_path, "state")
-    save_state(tmp_path, "state", TENSORS, FACTS)
-    tensors, facts = load_state(tmp_path, "state")
-    assert facts == FACTS
+    save_state(tmp_path, "state", TENSORS, METADATA)
+    tensors, metadata = load_state(tmp_path, "state")
+    assert metadata == METADATA
     assert tensors.keys() == TENSORS.keys()
     assert all(torch.equal(tensors[k], TENSORS[k]) for k in TENSORS)
+
+
+def test_a_state_of_format_1_is_read(tmp_path: Path) -> None:
+    """It calls the metadata `facts`."""
+    rewrite(tmp_path, format=1, facts=METADATA, metadata=None)
+    assert load_state(tmp_path, "model")[1] == METADATA
+    rewrite(tmp_path, format=3)
+    with pytest.raises(SodapError, match="has format 3.*update sodap"):
+        load_state(tmp_path, "model")
 
 
 def test_the_state_before_is_replaced(tmp_path: Path) -> None:
@@ -53,7 +62,7 @@ def test_any_changed_byte_is_found(
     tmp_path_factory: pytest.TempPathFactory, position: float, flip: int
 ) -> None:
     folder = tmp_path_factory.mktemp("state")
-    save_state(folder, "state", TENSORS, FACTS)
+    save_state(folder, "state", TENSORS, METADATA)
     for path in sorted(folder.iterdir()):
         content = bytearray(path.read_bytes())
         content[int(position * len(content))] ^= flip
@@ -65,7 +74,7 @@ def test_any_changed_byte_is_found(
             pass
         else:  # a changed blank between JSON's tokens is no damage
             assert path.suffix == ".json"
-            assert loaded[1] == FACTS
+            assert loaded[1] == METADATA
         path.write_bytes(before)
 
 
@@ -75,7 +84,7 @@ def test_a_missing_or_foreign_file_is_one_sentence(tmp_path: Path) -> None:
     (tmp_path / "state.json").write_text("[1]")
     with pytest.raises(SodapError, match="damaged"):
         load_state(tmp_path, "state")
-    save_state(tmp_path, "state", TENSORS, FACTS)
+    save_state(tmp_path, "state", TENSORS, METADATA)
     next(tmp_path.glob("*.safetensors")).unlink()
     with pytest.raises(SodapError, match="cannot be read"):
         load_state(tmp_path, "state")
@@ -94,21 +103,21 @@ def test_json_beyond_measure_is_one_sentence(tmp_path: Path, content: str | byte
     path = tmp_path / "model.json"
     path.write_bytes(content.encode() if isinstance(content, str) else content)
     for read in (read_json, lambda _: load_state(tmp_path, "model")):
-        with pytest.raises(SodapError, match=r"model\.json is damaged: it is not readable as JSON"):
+        with pytest.raises(SodapError, match=r"model\.json is damaged: it is not valid JSON"):
             read(path)
 
 
 def test_what_can_just_be_read_may_be_too_deep_to_be_checked(tmp_path: Path) -> None:
     for depth in range(900, 1000):
         nested = "[" * depth + "]" * depth
-        (tmp_path / "model.json").write_text(f'{{"facts": {nested}, "checksum": ""}}')
+        (tmp_path / "model.json").write_text(f'{{"metadata": {nested}, "checksum": ""}}')
         with pytest.raises(SodapError, match="is damaged"):
             load_state(tmp_path, "model")
 
 
 def rewrite(folder: Path, **changes: Any) -> None:
     """By hand, and with the checksum put right; None takes a key away."""
-    save_state(folder, "model", TENSORS, FACTS)
+    save_state(folder, "model", TENSORS, METADATA)
     body = read_json(folder / "model.json") | changes
     body = {key: each for key, each in body.items() if each is not None and key != "checksum"}
     whole = hashlib.sha256(json.dumps(body, sort_keys=True).encode()).hexdigest()
@@ -118,24 +127,24 @@ def rewrite(folder: Path, **changes: Any) -> None:
 @pytest.mark.parametrize(
     ("changes", "words"),
     [
-        ({"tensors": None}, "model.json is damaged: it does not say"),
-        ({"tensors": 7}, "model.json is damaged: it does not say"),
-        ({"facts": None}, "model.json is damaged: it does not say"),
-        ({"facts": [1]}, "model.json is damaged: it does not say"),
-        ({"sha256": None}, "model.json is damaged: it does not say"),
+        ({"tensors": None}, "model.json is damaged: its tensors or its metadata"),
+        ({"tensors": 7}, "model.json is damaged: its tensors or its metadata"),
+        ({"metadata": None}, "model.json is damaged: its tensors or its metadata"),
+        ({"metadata": [1]}, "model.json is damaged: its tensors or its metadata"),
+        ({"sha256": None}, "model.json is damaged: its tensors or its metadata"),
         ({"sha256": []}, "is damaged: its checksum does not match"),
         ({"format": None}, "has format None"),
         ({"tensors": ""}, "which cannot be read"),
-        ({"tensors": ".."}, "model.json points at '..', which cannot be read"),
-        ({"tensors": "a\0"}, r"model.json points at 'a\x00', which cannot be read"),
-        ({"tensors": "a\ud800"}, r"model.json points at 'a\ud800', which cannot be read"),
+        ({"tensors": ".."}, "model.json refers to '..', which cannot be read"),
+        ({"tensors": "a\0"}, r"model.json refers to 'a\x00', which cannot be read"),
+        ({"tensors": "a\ud800"}, r"model.json refers to 'a\ud800', which cannot be read"),
     ],
 )
 def test_a_state_changed_by_hand_is_one_sentence(
     tmp_path: Path, changes: dict[str, Any], words: str
 ) -> None:
     rewrite(tmp_path)
-    assert load_state(tmp_path, "model")[1] == FACTS
+    assert load_state(tmp_path, "model")[1] == METADATA
     rewrite(tmp_path, **changes)
     with pytest.raises(SodapError, match=re.escape(words)):
         load_state(tmp_path, "model")
@@ -168,7 +177,7 @@ def test_the_umask_says_who_may_read(tmp_path: Path, umask: int) -> None:
 def test_a_full_disk_leaves_the_former_state(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    save_state(tmp_path, "state", TENSORS, FACTS)
+    save_state(tmp_path, "state", TENSORS, METADATA)
 
     def full(_: int) -> None:
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
@@ -177,7 +186,7 @@ def test_a_full_disk_leaves_the_former_state(
         patch.setattr(os, "fsync", full)
         with pytest.raises(SodapError, match="No space left"):
             save_state(tmp_path, "state", {"a": torch.zeros(3)}, {})
-    assert load_state(tmp_path, "state")[1] == FACTS
+    assert load_state(tmp_path, "state")[1] == METADATA
     assert not list(tmp_path.glob("*.tmp"))
 
 

@@ -1,8 +1,8 @@
-"""State on disk: tensors in safetensors, the rest in JSON, whole or not at all, never pickle.
+"""Files that are written completely or not at all: JSON, and states of tensors with metadata.
 
-A state is two files. The tensors are written first, under a name that holds their checksum; the
-JSON file that points at them is put in place last, in one rename. Whoever is killed in between
-leaves the former state as it was.
+A state is two files: tensors in safetensors, and metadata in JSON; pickle is never used. The
+tensors are written first, under a name that holds their checksum. The JSON file that refers to them
+is renamed into place last. So a process that is killed in between leaves the former state intact.
 """
 
 from __future__ import annotations
@@ -22,16 +22,18 @@ from sodap.errors import FolderBusyError, SodapError
 if TYPE_CHECKING:  # torch is slow to import, and JSON files do not need it
     from torch import Tensor
 
-FORMAT = 1
+FORMAT = 2
+"""Format number of a state. Format 1 calls the metadata `facts`."""
+
 TEMPORARY = ".tmp"
 
 
 def write_bytes(path: Path, content: bytes) -> None:
-    """Replace `path` by `content` in one step that survives a crash or a full disk."""
+    """Replace a file atomically: after a crash or on a full disk the old file is still there."""
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         temporary = path.with_name(f".{path.name}.{secrets.token_hex(4)}{TEMPORARY}")
-        # Opened like this, it is the user's umask that says who may read it.
+        # Mode 0o666, so that the user's umask decides who may read it.
         handle = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o666)
         try:
             with os.fdopen(handle, "wb") as file:
@@ -48,9 +50,9 @@ def write_bytes(path: Path, content: bytes) -> None:
 
 
 def as_json(content: Mapping[str, Any]) -> bytes:
-    """For people as well: a line a key, but numbers side by side.
+    """JSON with one line per key and each list of numbers, however nested, on one line.
 
-    A line for each number of a matrix helps nobody, and takes many times as long to write.
+    A line per number would be hard to read and slow to write.
     """
     return f"{_lines(content, margin='')}\n".encode()
 
@@ -74,12 +76,12 @@ def write_json(path: Path, content: Mapping[str, Any]) -> None:
 
 
 def is_left_over(path: Path) -> bool:
-    """Whether it is what `write_bytes` leaves if it is killed before the last step."""
+    """Whether a file is a temporary one of `write_bytes`, left when its process was killed."""
     return path.name.startswith(".") and path.suffix == TEMPORARY and path.is_file()
 
 
 def sweep(folder: Path) -> None:
-    """Delete what was left over in a folder that nobody else writes to."""
+    """Delete the temporary files of killed processes in a folder that no process writes to."""
     for path in filter(is_left_over, folder.rglob(f".*{TEMPORARY}")):
         path.unlink(missing_ok=True)
 
@@ -114,24 +116,24 @@ def read_json(path: Path) -> dict[str, Any]:
         content = json.loads(path.read_text("utf-8"))
     except FileNotFoundError as error:
         raise SodapError(f"there is no file {path}") from error
-    except (OSError, ValueError, RecursionError) as error:  # no UTF-8, no JSON, or beyond measure
-        raise SodapError(f"{path} is damaged: it is not readable as JSON") from error
+    except (OSError, ValueError, RecursionError) as error:  # not UTF-8, not JSON, or too deep
+        raise SodapError(f"{path} is damaged: it is not valid JSON") from error
     if not isinstance(content, dict):
-        raise SodapError(f"{path} is damaged: it holds no JSON object")
+        raise SodapError(f"{path} is damaged: it is not a JSON object")
     return content
 
 
 def save_state(
-    folder: Path, name: str, tensors: Mapping[str, Tensor], facts: Mapping[str, Any]
+    folder: Path, name: str, tensors: Mapping[str, Tensor], metadata: Mapping[str, Any]
 ) -> None:
-    """Write `NAME.json` and the tensors it points at, then drop the tensors of the state before."""
+    """Write `NAME.json` and its tensors, then delete the tensors of the former state."""
     import safetensors.torch
 
     content = safetensors.torch.save({k: v.detach().cpu().contiguous() for k, v in tensors.items()})
     checksum = hashlib.sha256(content).hexdigest()
     file = f"{name}-{checksum[:16]}.safetensors"
     write_bytes(folder / file, content)
-    body = {"format": FORMAT, "tensors": file, "sha256": checksum, "facts": dict(facts)}
+    body = {"format": FORMAT, "tensors": file, "sha256": checksum, "metadata": dict(metadata)}
     write_json(folder / f"{name}.json", body | {"checksum": _checksum(body)})
     for old in folder.glob(f"{name}-*.safetensors"):
         if old.name != file:
@@ -139,32 +141,34 @@ def save_state(
 
 
 def load_state(folder: Path, name: str) -> tuple[dict[str, Tensor], dict[str, Any]]:
-    """The tensors and facts of a saved state, both proven intact."""
+    """Tensors and metadata of a saved state, after their checksums are verified."""
     import safetensors.torch
 
     path = folder / f"{name}.json"
     body = read_json(path)
     if not _is_whole(body):
         raise SodapError(f"{path} is damaged: its checksum does not match")
-    if body.get("format") != FORMAT:
+    if body.get("format") not in (1, FORMAT):
         raise SodapError(
-            f"{path} has format {body.get('format')}; this version of sodap reads format {FORMAT}"
+            f"{path} has format {body.get('format')}, and this version of sodap reads formats up "
+            f"to {FORMAT}; update sodap"
         )
-    tensors_file, facts = body.get("tensors"), body.get("facts")
-    if not isinstance(tensors_file, str) or not isinstance(facts, dict) or "sha256" not in body:
-        raise SodapError(f"{path} is damaged: it does not say where its tensors are, or its facts")
+    tensors_file = body.get("tensors")
+    metadata = body.get("facts" if body["format"] == 1 else "metadata")
+    if not isinstance(tensors_file, str) or not isinstance(metadata, dict) or "sha256" not in body:
+        raise SodapError(f"{path} is damaged: its tensors or its metadata are missing")
     file = folder / Path(tensors_file).name
     try:
         content = file.read_bytes()
-    except (OSError, ValueError) as error:  # a name may hold a zero byte
-        raise SodapError(f"{path} points at {file.name!r}, which cannot be read") from error
+    except (OSError, ValueError) as error:  # such as a name with a zero byte
+        raise SodapError(f"{path} refers to {file.name!r}, which cannot be read") from error
     if hashlib.sha256(content).hexdigest() != body["sha256"]:
         raise SodapError(f"{file} is damaged: its checksum does not match")
     try:
         tensors = safetensors.torch.load(content)
-    except (safetensors.SafetensorError, LookupError) as error:  # or of a kind torch has not
+    except (safetensors.SafetensorError, LookupError) as error:  # or an unknown data type
         raise SodapError(f"{file} is not a safetensors file") from error
-    return tensors, facts
+    return tensors, metadata
 
 
 def has_state(folder: Path, name: str) -> bool:
@@ -172,10 +176,10 @@ def has_state(folder: Path, name: str) -> bool:
 
 
 def _is_whole(body: dict[str, Any]) -> bool:
-    """Whether the checksum is right, which is taken out."""
+    """Whether the checksum is right; removes it from `body`."""
     try:
         return bool(body.pop("checksum", None) == _checksum(body))
-    except RecursionError:  # what could just be read may be too deep to be written
+    except RecursionError:  # shallow enough to be read, but too deep to be written
         return False
 
 
