@@ -14,6 +14,7 @@ import pytest
 import torch
 from torch import Tensor
 
+from sodap.backbones import FrozenViT, build_backbone
 from sodap.methods import Batch, Method, Observations
 from sodap.streams import Stream
 from sodap.testing import tiny_split, tiny_stream
@@ -35,6 +36,12 @@ def make_batch(
 ) -> Batch:
     """Prepared images and labels as the input of a training step without augmentation."""
     return Batch(images, labels, generator or torch.Generator(), method.backbone.prepare)
+
+
+@pytest.fixture(scope="session")
+def micro() -> FrozenViT:
+    """The embedded backbone: width 128, six blocks, images of 32 pixels."""
+    return build_backbone("micro")
 
 
 @pytest.fixture(scope="session")

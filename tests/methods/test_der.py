@@ -7,13 +7,13 @@ from typing import Any
 import pytest
 import torch
 import torch.nn.functional as F
-from tests.conftest import NO_IMAGES, make_batch
 from torch import Tensor
 
 from sodap.learning import Learner, Training
 from sodap.methods import Batch
 from sodap.methods.der import Der
 from sodap.streams import Stream
+from tests.conftest import NO_IMAGES, make_batch
 
 TRAINING = Training(epochs=1, batch_size=16)
 

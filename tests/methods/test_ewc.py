@@ -6,13 +6,13 @@ from typing import Any
 
 import pytest
 import torch
-from tests.conftest import NO_IMAGES, make_batch
 from torch import Tensor, nn
 from torch.nn.utils import parameters_to_vector
 
 from sodap.learning import Learner, Training
 from sodap.methods.ewc import CHUNK, Kind, OnlineEwc, squared_scores
 from sodap.streams import Stream
+from tests.conftest import NO_IMAGES, make_batch
 
 TRAINING = Training(epochs=1, batch_size=16, weight_decay=0.5)
 

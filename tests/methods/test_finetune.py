@@ -8,7 +8,6 @@ from typing import Any
 import pytest
 import torch
 import torch.nn.functional as F
-from tests.conftest import NO_IMAGES, make_batch
 
 from sodap.errors import SodapError
 from sodap.learning import Learner, Training, load
@@ -16,6 +15,7 @@ from sodap.methods import find_method
 from sodap.methods.finetune import Finetune
 from sodap.runs import RunConfig, run
 from sodap.streams import Stream
+from tests.conftest import NO_IMAGES, make_batch
 
 TRAINING = Training(epochs=1, batch_size=16)
 HEAD = 128 * 3 + 3

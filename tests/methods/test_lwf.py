@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import pytest
 import torch
-from tests.conftest import NO_IMAGES, make_batch
 from torch import Tensor
 
 from sodap.learning import Learner, Training
 from sodap.methods.lwf import Lwf
 from sodap.streams import Stream
+from tests.conftest import NO_IMAGES, make_batch
 
 TRAINING = Training(epochs=1, batch_size=16)
 

@@ -13,7 +13,6 @@ import pytest
 import torch
 from numpy.typing import NDArray
 from safetensors.torch import save_file
-from tests.conftest import make_batch, make_stream
 from timm.models.vision_transformer import VisionTransformer
 from torch import Tensor
 
@@ -26,6 +25,7 @@ from sodap.methods.moe_adapters import MoeAdapters
 from sodap.methods.parts.experts import DomainRouter, ExpertBlock, Gates, top_gates
 from sodap.methods.parts.text_head import TextHead
 from sodap.randomness import Randomness
+from tests.conftest import make_batch, make_stream
 
 THREE = make_stream(domains=3)
 TRAINING = Training(epochs=2, patience=2, batch_size=16, lr=0.01, weight_decay=0.5)

@@ -7,7 +7,6 @@ from typing import Any, cast
 import numpy as np
 import torch
 from sklearn.neighbors import NearestCentroid
-from tests.conftest import make_stream
 from torch import Tensor
 
 from sodap.backbones import build_backbone
@@ -16,6 +15,7 @@ from sodap.methods import build_method
 from sodap.methods.ncm import NearestClassMean
 from sodap.randomness import Randomness
 from sodap.streams import Stream
+from tests.conftest import make_stream
 
 
 def ncm(classes: int = 3, **options: Any) -> NearestClassMean:

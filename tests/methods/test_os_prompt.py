@@ -4,7 +4,6 @@ from typing import Any
 
 import pytest
 import torch
-from tests.conftest import make_batch, make_stream
 from torch import Tensor
 from torch.nn import functional as F
 
@@ -18,6 +17,7 @@ from sodap.methods.os_prompt import (
     similarity_distance,
 )
 from sodap.streams import Stream
+from tests.conftest import make_batch, make_stream
 
 TRAINING = Training(epochs=2, patience=2, batch_size=12, lr=0.01, weight_decay=0.5)
 WIDTH = 128  # of the `micro` backbone

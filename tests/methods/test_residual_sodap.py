@@ -7,12 +7,12 @@ from typing import Any
 
 import pytest
 import torch
-from tests.conftest import NO_IMAGES, make_batch, make_stream
 from torch import Tensor
 
 from sodap.execution import GraphedCallable, Runtime
 from sodap.learning import Learner, Training
 from sodap.methods.residual_sodap import ResidualSodap
+from tests.conftest import NO_IMAGES, make_batch, make_stream
 
 TRAINING = Training(epochs=2, patience=2, batch_size=16, lr=0.01, weight_decay=0.5)
 THREE = make_stream(domains=3)

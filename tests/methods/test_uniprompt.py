@@ -4,12 +4,12 @@ from typing import Any
 
 import pytest
 import torch
-from tests.conftest import make_batch, make_stream
 from torch import Tensor
 
 from sodap.learning import Learner, Training
 from sodap.methods.uniprompt import UniPrompt
 from sodap.streams import Stream
+from tests.conftest import make_batch, make_stream
 
 TRAINING = Training(epochs=2, patience=2, batch_size=12, lr=0.01, weight_decay=0.5)
 WIDTH, DEPTH = 128, 6  # of the `micro` backbone
