@@ -1,3 +1,5 @@
+"""OS-Prompt and OS-Prompt++: queries and distances against plain loops."""
+
 from __future__ import annotations
 
 from typing import Any
@@ -7,8 +9,8 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
+from sodap.backbones import FrozenViT, build_backbone
 from sodap.errors import SodapError
-from sodap.learning import Learner, Training
 from sodap.methods.os_prompt import (
     OSPrompt,
     OSPromptPlus,
@@ -16,114 +18,77 @@ from sodap.methods.os_prompt import (
     feature_distance,
     similarity_distance,
 )
-from sodap.streams import Stream
-from tests.conftest import make_batch, make_stream
+from tests.methods.common import WIDTH, build, drawn, images_of, losses_of
 
-TRAINING = Training(epochs=2, patience=2, batch_size=12, lr=0.01, weight_decay=0.5)
-WIDTH = 128  # of the `micro` backbone
-CLASSES = 3
 SMALL: dict[str, Any] = {"rows_per_stage": 6, "layers": 3}
 
 
-def learner_of(name: str = "os-prompt", **options: Any) -> Learner:
-    names = [f"class {c}" for c in range(CLASSES)]
-    return Learner(names, method=name, options=options, training=TRAINING, device="cpu")
-
-
-def os_prompt(name: str = "os-prompt", **options: Any) -> OSPrompt:
-    method = learner_of(name, **options).method
-    assert isinstance(method, OSPrompt)
-    return method
-
-
-def images_of(method: OSPrompt, stream: Stream, count: int = 4) -> Tensor:
-    return method.backbone.prepare(stream.domains[0].train.images[:count])
-
-
-def normal(*shape: int, seed: int) -> Tensor:
-    generator = torch.Generator().manual_seed(seed)
-    return torch.randn(shape, generator=generator, dtype=torch.float64)
-
-
-def test_each_block_is_asked_by_its_own_cls_token(stripes: Stream) -> None:
-    """Image by image and prompt by prompt, in float64, from tokens of an independent pass."""
-    method = os_prompt(rows_per_stage=4, layers=3, length=4).double()
+def test_each_block_is_queried_by_its_own_cls_token() -> None:
+    """Image by image and prompt by prompt, in float64, from the tokens of a separate pass."""
+    method = build(OSPrompt, build_backbone(), rows_per_stage=4, layers=3, length=4).double()
     method.pool.grow(3, torch.Generator().manual_seed(1))
-    images = images_of(method, stripes, 2).double()
+    images = images_of(method.backbone, 2).double()
     keys, prompts = method.pool.keys.rows, method.pool.prompts.rows
-    entering: list[Tensor] = []
+    inputs: list[Tensor] = []
 
     def naive(layer: int, tokens: Tensor) -> tuple[Tensor, Tensor] | None:
-        entering.append(tokens)
+        inputs.append(tokens)
         if layer >= 3:
             return None
-        answers = []
+        rows = []
         for cls in tokens[:, 0]:
             prompt = torch.zeros(4, WIDTH, dtype=torch.float64)
             for k, p in zip(keys[layer], prompts[layer], strict=True):
                 prompt = prompt + F.cosine_similarity(cls, k, dim=0) * p.view(4, WIDTH)
-            answers.append(prompt)
-        both = torch.stack(answers)
+            rows.append(prompt)
+        both = torch.stack(rows)
         return both[:, :2], both[:, 2:]
 
-    answered = QueriedPrefixes(method.pool)
-    found = method.backbone(images, prefix=answered)
+    prefixes = QueriedPrefixes(method.pool)
+    found = method.backbone(images, prefix=prefixes)
     torch.testing.assert_close(found, method.backbone(images, prefix=naive))
     torch.testing.assert_close(method.features(images), found)
-    torch.testing.assert_close(answered.queries, torch.stack([t[:, 0] for t in entering[:3]]))
+    torch.testing.assert_close(prefixes.queries, torch.stack([t[:, 0] for t in inputs[:3]]))
 
 
-def test_queries_teach_the_prompts_of_earlier_blocks(stripes: Stream) -> None:
-    method = os_prompt(**SMALL)
-    answered = QueriedPrefixes(method.pool)
-    method.backbone(images_of(method, stripes), prefix=answered)
-    prompts = method.pool.prompts.newest
-    for layer in (0, 1, 2):
-        (gradient,) = torch.autograd.grad(answered.queries[layer].sum(), prompts, retain_graph=True)
+def test_gradients_flow_through_queries_and_block_zero_has_a_constant_one(
+    micro: FrozenViT,
+) -> None:
+    method = build(OSPrompt, micro, **SMALL)
+    prefixes = QueriedPrefixes(method.pool)
+    micro(images_of(micro, 4), prefix=prefixes)
+    queries, prompts = prefixes.queries, method.pool.prompts.newest
+    for layer in range(3):
+        (gradient,) = torch.autograd.grad(queries[layer].sum(), prompts, retain_graph=True)
         reached = gradient.abs().amax((1, 2)) > 0
         assert reached.tolist() == [earlier < layer for earlier in range(3)]
+    assert torch.equal(queries[0], queries[0, :1].expand_as(queries[0]))
+    assert (queries[1] - queries[1, :1]).abs().max() > 1e-3
 
 
-def test_block_zero_is_asked_the_same_by_every_image(stripes: Stream) -> None:
-    method = os_prompt(**SMALL)
-    answered = QueriedPrefixes(method.pool)
-    method.backbone(images_of(method, stripes), prefix=answered)
-    first, second = answered.queries[:2]
-    assert torch.equal(first, first[:1].expand_as(first))
-    assert (second - second[:1]).abs().max() > 1e-3
-
-
-@pytest.mark.parametrize(
-    ("name", "training", "predicting"), [("os-prompt", 1, 1), ("os-prompt++", 2, 1)]
-)
-def test_passes_through_the_backbone(
-    name: str,
+@pytest.mark.parametrize(("method", "training"), [(OSPrompt, 1), (OSPromptPlus, 2)])
+def test_number_of_passes(
+    micro: FrozenViT,
+    method: type[OSPrompt],
     training: int,
-    predicting: int,
-    stripes: Stream,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    method = os_prompt(name, **SMALL)
-    images, passes = images_of(method, stripes), []
-    tokens = method.backbone.tokens
+    built, images, passes = build(method, micro, **SMALL), images_of(micro, 4), []
+    tokens = micro.tokens
 
     def counted(*arguments: Any, **named: Any) -> Tensor:
         passes.append(arguments)
         return tokens(*arguments, **named)
 
-    monkeypatch.setattr(method.backbone, "tokens", counted)
-    method(images)
-    assert len(passes) == predicting
-    method.losses(make_batch(method, images, torch.zeros(4, dtype=torch.long)))
-    assert len(passes) == predicting + training
+    monkeypatch.setattr(micro, "tokens", counted)
+    built(images)
+    assert len(passes) == 1
+    losses_of(built, images)
+    assert len(passes) == 1 + training
 
 
-def test_similarity_distance_against_loops() -> None:
-    queries, reference, keys = (
-        normal(2, 3, 5, seed=0),
-        normal(3, 5, seed=1),
-        normal(2, 4, 5, seed=2),
-    )
+def test_similarity_distance_against_a_loop() -> None:
+    queries, reference, keys = drawn(2, 3, 5), drawn(3, 5, seed=1), drawn(2, 4, 5, seed=2)
     expected = 0.0
     for layer in range(2):
         for image in range(3):
@@ -134,8 +99,8 @@ def test_similarity_distance_against_loops() -> None:
     assert float(similarity_distance(queries, reference, keys)) == pytest.approx(expected)
 
 
-def test_feature_distance_against_loops() -> None:
-    queries, reference = normal(2, 3, 5, seed=0), normal(3, 5, seed=1)
+def test_feature_distance_against_a_loop() -> None:
+    queries, reference = drawn(2, 3, 5), drawn(3, 5, seed=1)
     expected = sum(float(F.mse_loss(layer, reference)) for layer in queries)
     assert float(feature_distance(queries, reference)) == pytest.approx(expected)
 
@@ -149,22 +114,20 @@ def test_feature_distance_against_loops() -> None:
         ({"qr": "sim", "faithful": True}, "sim"),
     ],
 )
-def test_queries_are_held_to_the_reference(
-    stripes: Stream, options: dict[str, Any], distance: str
+def test_queries_are_kept_close_to_the_reference(
+    micro: FrozenViT, options: dict[str, Any], distance: str
 ) -> None:
-    method = os_prompt("os-prompt++", qr_weight=0.5, **SMALL, **options)
-    assert isinstance(method, OSPromptPlus)
-    images = images_of(method, stripes)
-    losses = method.losses(make_batch(method, images, torch.tensor([0, 1, 2, 0])))
+    method = build(OSPromptPlus, micro, qr_weight=0.5, **SMALL, **options)
+    images = images_of(micro, 4)
+    losses = losses_of(method, images)
     assert list(losses) == ["ce", "qr"]
 
-    answered = QueriedPrefixes(method.pool)
-    method.backbone(images, prefix=answered)
-    reference = method.backbone(images)
+    prefixes = QueriedPrefixes(method.pool)
+    micro(images, prefix=prefixes)
     expected = (
-        similarity_distance(answered.queries, reference, method.pool.keys.rows)
+        similarity_distance(prefixes.queries, micro(images), method.pool.keys.rows)
         if distance == "sim"
-        else feature_distance(answered.queries, reference)
+        else feature_distance(prefixes.queries, micro(images))
     )
     torch.testing.assert_close(losses["qr"], 0.5 * expected)
 
@@ -172,38 +135,12 @@ def test_queries_are_held_to_the_reference(
     to_prompts, to_keys = torch.autograd.grad(losses["qr"], [prompts, keys])
     # The query of the last prompted block depends on the prompts of the two before it.
     assert (to_prompts.abs().amax((1, 2)) > 0).tolist() == [True, True, False]
-    # By coordinates, keys learn from it only through the prefixes that follow.
+    # With feat, keys receive gradients only through the prefixes of earlier blocks.
     assert (to_keys.abs().amax((1, 2)) > 0).tolist() == [True, True, distance == "sim"]
 
 
-def test_without_weight_there_is_no_plus() -> None:
-    with pytest.raises(SodapError, match="option 'qr_weight' of os-prompt"):
-        os_prompt("os-prompt++", qr_weight=0)
-    with pytest.raises(SodapError, match="option 'qr' of os-prompt"):
-        os_prompt(qr="sim")
-
-
-@pytest.mark.parametrize("name", ["os-prompt", "os-prompt++"])
-def test_three_stages(name: str) -> None:
-    """What trains is one block; what was trained stays to the bit; a state brings all back."""
-    stream = make_stream(domains=3)
-    learner = learner_of(name, **SMALL)
-    kept: list[list[Tensor]] = []
-    for number, domain in enumerate(stream.domains, start=1):
-        learner.learn(domain)
-        method = learner.method
-        assert isinstance(method, OSPrompt)
-        assert method.trainable_count() == 3 * 6 * WIDTH * (8 + 1) + CLASSES * (WIDTH + 1)
-        assert method.pool_sizes() == {"frozen": 6 * (number - 1), "active": 6}
-        for stage, block in enumerate(kept):
-            for each, once in zip(method.pool.sets, block, strict=True):
-                assert torch.equal(each.rows[:, 6 * stage : 6 * (stage + 1)], once)
-        kept.append([each.newest.detach().clone() for each in method.pool.sets])
-
-    other = learner_of(name, **SMALL)
-    other.restore(learner.method.state(), 3, 3)
-    images = stream.domains[0].test.images
-    found = other.predict(images).probabilities
-    assert torch.equal(found, learner.predict(images).probabilities)
-    singly = torch.cat([other.predict(image[None]).probabilities for image in images])
-    torch.testing.assert_close(found, singly, rtol=0, atol=1e-5)
+def test_options_of_the_reference(micro: FrozenViT) -> None:
+    with pytest.raises(SodapError, match=r"option 'qr_weight' of os-prompt\+\+"):
+        build(OSPromptPlus, micro, qr_weight=0)
+    with pytest.raises(SodapError, match="option 'qr' of os-prompt:"):
+        build(OSPrompt, micro, qr="sim")

@@ -1,4 +1,4 @@
-"""One autoencoder a domain: whose feature is this?"""
+"""Domain selection by autoencoders."""
 
 from __future__ import annotations
 
@@ -8,16 +8,13 @@ import torch
 from torch import Tensor
 
 from sodap.methods.parts.domain_selector import DomainSelector
-
-
-def drawn(*shape: int, seed: int = 0) -> Tensor:
-    return torch.randn(*shape, generator=torch.Generator().manual_seed(seed), dtype=torch.float64)
+from tests.methods.common import drawn
 
 
 def separable() -> list[Tensor]:
-    """Three domains `[60, 16]`, each around a place of its own."""
-    places = 2 * drawn(3, 16, seed=3)
-    return [(place + 0.5 * drawn(60, 16, seed=4 + d)).float() for d, place in enumerate(places)]
+    """Three domains `[60, 16]`, each around its own centre."""
+    centres = 2 * drawn(3, 16, seed=3)
+    return [(centre + 0.5 * drawn(60, 16, seed=4 + d)).float() for d, centre in enumerate(centres)]
 
 
 def test_selector_finds_the_domain_of_each_image() -> None:
@@ -33,7 +30,7 @@ def test_selector_finds_the_domain_of_each_image() -> None:
     truth = torch.arange(3).repeat_interleave(20)
     assert (selector.nearest(unseen) == truth).float().mean() > 0.95
 
-    # Image by image it is the same; as a batch, the many outvote the few.
+    # Image by image it is the same; as a batch, the majority decides.
     single = torch.cat([selector.nearest(feature[None]) for feature in unseen])
     assert torch.equal(single, selector.nearest(unseen))
     mixed = unseen[:21]

@@ -1,3 +1,5 @@
+"""The growing pool: orthogonal rows, freezing, and its state."""
+
 from __future__ import annotations
 
 import pytest
@@ -15,14 +17,11 @@ from sodap.methods.parts.growing_pool import (
     weighted_prefix,
 )
 from sodap.methods.parts.similarity import attended_cosine_similarity, cosine_similarity
+from tests.methods.common import drawn as draw
 
 
 def seeded(seed: int) -> torch.Generator:
     return torch.Generator().manual_seed(seed)
-
-
-def normal(*shape: int, seed: int) -> Tensor:
-    return torch.randn(shape, generator=seeded(seed), dtype=torch.float64)
 
 
 def gram_schmidt(earlier: Tensor, drawn: Tensor) -> Tensor:
@@ -46,9 +45,9 @@ def gram_schmidt(earlier: Tensor, drawn: Tensor) -> Tensor:
 def test_new_rows_are_those_of_gram_schmidt(
     layers: int, width: int, used: int, count: int, seed: int
 ) -> None:
-    earlier = normal(layers, used, width, seed=seed)  # trained rows are not orthonormal themselves
+    earlier = draw(layers, used, width, seed=seed)  # trained rows are not orthonormal themselves
     rows = orthogonal_rows(earlier, count, seeded(seed + 1))
-    drawn = normal(layers, count, width, seed=seed + 1)
+    drawn = draw(layers, count, width, seed=seed + 1)
     fitting = max(0, min(count, width - used))
     torch.testing.assert_close(rows.norm(dim=-1), torch.ones(layers, count, dtype=torch.float64))
     for layer in range(layers):
@@ -61,7 +60,7 @@ def test_new_rows_are_those_of_gram_schmidt(
 
 
 def test_earlier_rows_may_repeat_or_be_zero() -> None:
-    one = normal(1, 1, 8, seed=0)
+    one = draw(1, 1, 8, seed=0)
     earlier = torch.cat([one, one, torch.zeros_like(one)], dim=1)
     rows = orthogonal_rows(earlier, 3, seeded(1))
     torch.testing.assert_close(rows[0] @ rows[0].mT, torch.eye(3, dtype=torch.float64))
@@ -136,10 +135,10 @@ def test_attended_cosine_is_the_cosine_of_the_attended_query(
     batch: int, layers: int, rows: int, seed: int
 ) -> None:
     """Against the form with B x N x D numbers, values and gradients, in float64."""
-    query = normal(batch, 7, seed=seed).requires_grad_()
-    attention = normal(layers, rows, 7, seed=seed + 1).requires_grad_()
-    keys = normal(layers, rows, 7, seed=seed + 2).requires_grad_()
-    upstream = normal(layers, batch, rows, seed=seed + 3)
+    query = draw(batch, 7, seed=seed).requires_grad_()
+    attention = draw(layers, rows, 7, seed=seed + 1).requires_grad_()
+    keys = draw(layers, rows, 7, seed=seed + 2).requires_grad_()
+    upstream = draw(layers, batch, rows, seed=seed + 3)
 
     found = attended_cosine_similarity(query, attention, keys)
     attended = query[None, :, None] * attention[:, None]  # [L, B, N, D]
@@ -155,7 +154,7 @@ def test_attended_cosine_is_the_cosine_of_the_attended_query(
 
 
 def test_an_attention_of_zero_answers_nothing() -> None:
-    query, keys = normal(2, 5, seed=0).float(), normal(1, 3, 5, seed=1).float()
+    query, keys = draw(2, 5, seed=0).float(), draw(1, 3, 5, seed=1).float()
     attention = torch.zeros(1, 3, 5, requires_grad=True)
     weights = attended_cosine_similarity(query, attention, keys)
     assert (weights == 0).all()
@@ -164,7 +163,7 @@ def test_an_attention_of_zero_answers_nothing() -> None:
 
 
 def test_cosine_against_loops() -> None:
-    query, keys = normal(3, 5, seed=0), normal(2, 4, 5, seed=1)
+    query, keys = draw(3, 5, seed=0), draw(2, 4, 5, seed=1)
     expected = [
         [[F.cosine_similarity(q, k, dim=0) for k in layer] for q in query] for layer in keys
     ]
@@ -174,7 +173,7 @@ def test_cosine_against_loops() -> None:
 
 
 def test_first_half_keys_second_half_values() -> None:
-    weights, prompts = normal(2, 3, 4, seed=0), normal(2, 4, 6 * 5, seed=1)
+    weights, prompts = draw(2, 3, 4, seed=0), draw(2, 4, 6 * 5, seed=1)
     keys, values = weighted_prefix(weights, prompts, 5)
     assert keys.shape == values.shape == (2, 3, 3, 5)
     for layer in range(2):
@@ -186,7 +185,7 @@ def test_first_half_keys_second_half_values() -> None:
 
 
 def test_orthogonality_against_loops() -> None:
-    rows = normal(2, 4, 5, seed=0)
+    rows = draw(2, 4, 5, seed=0)
     expected = 0.0
     for layer in rows:
         for i in range(4):

@@ -1,3 +1,5 @@
+"""Reservoir sampling, against the algorithm one item at a time."""
+
 from __future__ import annotations
 
 import random
@@ -12,13 +14,13 @@ from sodap.methods.parts.reservoir import Reservoir
 
 
 def items(start: int, count: int) -> tuple[Tensor, Tensor, Tensor]:
-    """Items that say their number in the image, the label and the logits alike."""
+    """Items whose image, label and logits hold their number."""
     numbers = torch.arange(start, start + count)
     images = (numbers % 256).to(torch.uint8).view(-1, 1, 1, 1).expand(-1, 3, 2, 2)
     return images, numbers, numbers[:, None].float().expand(-1, 4)
 
 
-def passed(size: int, batches: list[int], draws: Tensor) -> Reservoir:
+def filled(size: int, batches: list[int], draws: Tensor) -> Reservoir:
     reservoir = Reservoir(size, image_size=2, classes=4)
     start = 0
     for count in batches:
@@ -42,7 +44,7 @@ def test_the_algorithm_one_item_at_a_time(size: int, batches: list[int], seed: i
             expected.append(number)
         elif (place := int(draw * (number + 1))) < size:
             expected[place] = number
-    found = passed(size, batches, torch.tensor(draws, dtype=torch.float64))
+    found = filled(size, batches, torch.tensor(draws, dtype=torch.float64))
     kept = len(found)
     assert kept == len(expected) == min(size, sum(batches))
     assert found.labels[:kept].tolist() == expected
@@ -59,7 +61,7 @@ def test_every_item_is_kept_equally_often(batch: int) -> None:
     counts = torch.zeros(length, dtype=torch.float64)
     for _ in range(trials):
         draws = torch.rand(length, dtype=torch.float64, generator=generator)
-        counts[passed(size, batches, draws).labels] += 1
+        counts[filled(size, batches, draws).labels] += 1
     share = size / length
     expected = counts.sum() / length
     # The kept items of one trial are drawn without replacement: they vary less than a
@@ -77,14 +79,14 @@ def test_an_empty_reservoir_and_one_that_stays_partly_empty() -> None:
 
 
 def test_a_batch_in_which_nothing_enters() -> None:
-    reservoir = passed(2, [2], torch.zeros(2))
+    reservoir = filled(2, [2], torch.zeros(2))
     reservoir.add(*items(2, 3), torch.full((3,), 0.99))
     assert reservoir.labels.tolist() == [0, 1]
     assert int(reservoir.seen) == 5
 
 
-def test_half_precision_does_not_reach_what_is_counted() -> None:
-    reservoir = passed(2, [2], torch.zeros(2)).half()
+def test_half_precision_does_not_change_the_buffers() -> None:
+    reservoir = filled(2, [2], torch.zeros(2)).half()
     assert reservoir.images.dtype == torch.uint8
     assert reservoir.seen.dtype == torch.int64
     assert reservoir.logits.dtype == torch.float32
