@@ -27,7 +27,7 @@ from sodap.runs.callback import RunCallback
 from sodap.runs.config import RunConfig, load_config
 from sodap.runs.reading import read_log
 from sodap.runs.record import EpochRow
-from sodap.runs.run import run
+from sodap.runs.runner import run
 from sodap.streams import Augmentation, Domain, Split, Stage, Stream
 from sodap.streams.protocols import Protocol, find_protocol
 

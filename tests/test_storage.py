@@ -46,7 +46,7 @@ def test_a_state_of_format_1_is_read(tmp_path: Path) -> None:
     rewrite(tmp_path, format=1, facts=METADATA, metadata=None)
     assert load_state(tmp_path, "model")[1] == METADATA
     rewrite(tmp_path, format=3)
-    with pytest.raises(SodapError, match="has format 3.*update sodap"):
+    with pytest.raises(SodapError, match=r"has format 3.*update sodap"):
         load_state(tmp_path, "model")
 
 

@@ -19,7 +19,8 @@ from sodap.grids.search import (
     write_search,
 )
 from sodap.methods import find_method, method_names
-from sodap.runs import environment, load_config
+from sodap.runs import load_config
+from sodap.runs.environment import environment
 from sodap.runs.record import Candidate
 from tests.conftest import make_stream
 

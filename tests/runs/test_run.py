@@ -24,7 +24,7 @@ from sodap.runs.environment import environment
 from sodap.runs.evidence import read_evidence, read_steps
 from sodap.runs.reading import read_log, read_record
 from sodap.runs.record import Environment, EpochRow, StageRecord
-from sodap.runs.run import OtherProgramWarning, _Run
+from sodap.runs.runner import OtherProgramWarning, _Run
 from sodap.runs.writer import Writer
 from sodap.storage import read_json, save_state, write_bytes
 from sodap.streams import Stage, Stream
@@ -196,7 +196,7 @@ def test_an_interrupted_run_ends_with_the_same_result(
     assert files(folder / "steps") == files(finished[0] / "steps"), "every step, to the bit"
 
 
-@pytest.mark.filterwarnings("ignore::sodap.runs.run.OtherProgramWarning")
+@pytest.mark.filterwarnings("ignore::sodap.runs.runner.OtherProgramWarning")
 def test_a_checkpoint_of_format_1_is_resumed(simple: Finished, tmp_path: Path) -> None:
     folder = tmp_path / "run"
     shutil.copytree(GOLDEN / "interrupted-1", folder)

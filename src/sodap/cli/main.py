@@ -88,7 +88,7 @@ def run(
     from sodap.runs import load_config
     from sodap.runs import run as run_config
     from sodap.runs.callback import Callbacks
-    from sodap.runs.run import check_folder
+    from sodap.runs.runner import check_folder
     from sodap.runs.tracking import Tracker
 
     config = load_config(recipe, changes or [])

@@ -5,11 +5,15 @@ Where a number is not defined it is None, never NaN.
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
-from torch import Tensor
 
 from sodap.errors import SodapError
+
+if TYPE_CHECKING:
+    from torch import Tensor
 
 
 def confusion_matrix(
@@ -59,7 +63,7 @@ def quadratic_kappa(confusion: NDArray[np.int64]) -> float:
 
 
 def _indices(values: Tensor | ArrayLike, classes: int) -> NDArray[np.int64]:
-    array = values.cpu().numpy() if isinstance(values, Tensor) else np.asarray(values)
+    array = np.asarray(values.cpu() if hasattr(values, "cpu") else values)  # without torch
     if array.ndim != 1 or (array.size and array.dtype.kind not in "iu"):
         raise SodapError(
             f"labels and predictions must be class indices [N], got {array.dtype} "

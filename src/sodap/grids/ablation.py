@@ -1,6 +1,6 @@
 """Ablation of Residual SODAP: a grid of the full method and of variants with one part changed.
 
-OUT/STREAM/residual-sodap/sSEED/           a run of the full method (see `sodap.runs.run`)
+OUT/STREAM/residual-sodap/sSEED/           a run of the full method (see `sodap.runs.runner`)
 OUT/STREAM/residual-sodap@uw=false/sSEED/  a run of a variant
 OUT/ablation.md|csv|json                   the table, written when all runs are done
 

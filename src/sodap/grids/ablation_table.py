@@ -16,7 +16,7 @@ from typing import Any
 
 from sodap.evaluation import Difference, Spread, paired_bootstrap, spread
 from sodap.grids.ablation import FULL, Ablation, Variant, parts_of
-from sodap.runs.run import finished_record
+from sodap.runs.runner import finished_record
 from sodap.storage import write_bytes, write_json
 
 SCORES = {"average_accuracy": "AvgACC", "average_forgetting": "AvgF"}

@@ -1,7 +1,7 @@
 """A grid: streams x methods x seeds, each run in a folder of its own.
 
 OUT/STREAM/METHOD/search.json          the setting that was chosen, and the candidates
-OUT/STREAM/METHOD/sSEED/               a run (see `sodap.runs.run`)
+OUT/STREAM/METHOD/sSEED/               a run (see `sodap.runs.runner`)
 OUT/STREAM/METHOD@OPTION/sSEED/        a run of a variant, with the setting chosen for the method
 """
 
@@ -10,52 +10,21 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError
-
-from sodap.backbones import native_size
 from sodap.errors import SodapError
 from sodap.grids.search import SEED, Setting, as_changes, settings_to_compare
-from sodap.grids.task import folder_name
 from sodap.grids.variants import Entry, read_entry
-from sodap.methods import find_method, method_names
-from sodap.runs.config import RunConfig, load_config
-from sodap.runs.named_yaml import GRIDS, read_named_yaml, yaml_names
-from sodap.runs.run import check_weights
+from sodap.methods import check_method_name
+from sodap.runs.config import RunConfig, check_weights, load_config
+from sodap.streams.loading import check_stream_name
 
 OWN_KEYS = {"stream": "--streams", "method": "--methods", "seed": "--seeds"}
 """Keys that a grid varies, so that they cannot be the same for all runs."""
 
 
-class GridRecipe(BaseModel):
-    """A grid's file: what is run unless the user says otherwise."""
-
-    model_config = ConfigDict(frozen=True, extra="forbid")
-
-    streams: list[str] = Field(["digits"], description="streams, as for a run")
-    methods: list[str] | Literal["all"] = Field(
-        "all", description="methods, or variants such as l2p@faithful"
-    )
-    seeds: int = Field(5, ge=1, description="number of seeds, from 0")
-    settings: dict[str, Any] = Field({}, description="keys of a run, the same for every run")
-
-    def method_names(self) -> list[str]:
-        return method_names() if self.methods == "all" else self.methods
-
-
-def grid_names() -> list[str]:
-    return yaml_names(GRIDS)
-
-
-def read_grid(name: str) -> GridRecipe:
-    _, content = read_named_yaml(GRIDS, "grid", name)
-    try:
-        return GridRecipe.model_validate(content)
-    except ValidationError as error:
-        first = error.errors()[0]
-        key = ".".join(map(str, first["loc"]))
-        raise SodapError(f"grid '{name}', '{key}': {first['msg'].lower()}") from error
+def folder_name(stream: str) -> str:
+    """Name of a stream's folder: its own name, or that of its folder or file of images."""
+    return Path(stream).resolve().stem
 
 
 @dataclass(frozen=True)
@@ -92,12 +61,17 @@ class Grid:
             if key in OWN_KEYS:
                 raise SodapError(f"'{key}' is what a grid varies; give {OWN_KEYS[key]} instead")
         for entry in entries:
-            find_method(entry.method)
+            check_method_name(entry.method)
+        for stream in self.streams:
+            check_stream_name(stream)
+
+        from sodap.backbones import native_size  # imports timm, which the checks above do not need
+
         for stream in self.streams:
             for entry in entries:
                 config = self.config(stream, entry, self.seeds[0])
                 native_size(config.backbone)
-                check_weights(config)
+                check_weights(config.weights)
 
     def config(
         self, stream: str, entry: Entry, seed: int, setting: Setting | None = None

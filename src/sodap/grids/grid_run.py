@@ -18,7 +18,7 @@ from time import sleep
 from typing import Any
 
 from sodap.errors import FolderBusyError, SodapError, TrainingBrokeError
-from sodap.grids.grid import Grid
+from sodap.grids.grid import Grid, folder_name
 from sodap.grids.search import (
     BEYOND,
     SEED,
@@ -30,11 +30,11 @@ from sodap.grids.search import (
     refuse_unsearched,
     write_search,
 )
-from sodap.grids.task import Performed, Task, decode, folder_name, perform
+from sodap.grids.task import Performed, Task, decode, perform
 from sodap.grids.variants import Entry
 from sodap.grids.workers import TaskResult, work_off
 from sodap.runs.record import RunContext, RunRecord, SearchInfo
-from sodap.runs.run import check_folder
+from sodap.runs.runner import check_folder
 from sodap.storage import folder_lock, write_bytes
 from sodap.streams import stream_names
 

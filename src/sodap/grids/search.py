@@ -17,7 +17,7 @@ import json
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from sodap.errors import SodapError
 from sodap.grids.variants import SIGN
@@ -26,7 +26,9 @@ from sodap.runs.config import RunConfig, difference
 from sodap.runs.reading import checked, read_record
 from sodap.runs.record import Candidate, Environment, SearchInfo
 from sodap.storage import read_json, write_json
-from sodap.streams import Stream
+
+if TYPE_CHECKING:
+    from sodap.streams import Stream
 
 STAGES = 2
 SEED = 999_983

@@ -12,12 +12,13 @@ from pathlib import Path
 import torch
 
 from sodap.backbones import native_size
+from sodap.grids.grid import folder_name
 from sodap.grids.search import Setting, as_changes, validation_twin
 from sodap.grids.workers import stop_if_orphaned
 from sodap.runs.callback import RunCallback
 from sodap.runs.config import RunConfig
 from sodap.runs.record import EpochRow, RunContext, RunRecord
-from sodap.runs.run import SPLITS, run
+from sodap.runs.runner import SPLITS, run
 from sodap.streams import Stage, Stream, load_stream
 
 
@@ -51,11 +52,6 @@ class Performed:
 
     record: RunRecord
     warnings: Sequence[str] = ()
-
-
-def folder_name(stream: str) -> str:
-    """Name of a stream's folder: its own name, or that of its folder or file of images."""
-    return Path(stream).resolve().stem
 
 
 class _StopIfOrphaned(RunCallback):

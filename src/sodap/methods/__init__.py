@@ -7,6 +7,7 @@ from sodap.methods.options import Option, options_of
 from sodap.methods.registry import (
     BUILT_IN,
     build_method,
+    check_method_name,
     find_method,
     method_names,
     register_method,
@@ -24,6 +25,7 @@ __all__ = [
     "Option",
     "StageInfo",
     "build_method",
+    "check_method_name",
     "find_method",
     "method_names",
     "options_of",

@@ -10,15 +10,17 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
-from typing import Any, ClassVar, TypeVar, cast
+from typing import TYPE_CHECKING, Any, ClassVar, TypeVar, cast
 
 import torch
 from pydantic import BaseModel, ConfigDict
 from torch import Tensor, nn
 
-from sodap.backbones import FrozenViT
 from sodap.prompting import Routing
 from sodap.randomness import Randomness
+
+if TYPE_CHECKING:
+    from sodap.backbones import FrozenViT
 
 Result = TypeVar("Result", bound=Tensor | tuple[Tensor, ...])
 

@@ -7,18 +7,21 @@ draw and the labels on the second.
 from __future__ import annotations
 
 from collections.abc import Mapping
+from typing import TYPE_CHECKING
 
 import torch
 import torch.nn.functional as F
 from pydantic import Field
 from torch import Tensor
 
-from sodap.backbones import FrozenViT
 from sodap.methods.base import Asset, Batch, MethodConfig, Observations, StageInfo, tensor_bytes
 from sodap.methods.finetune import Finetune, FinetuneConfig
 from sodap.methods.parts.reservoir import Reservoir
 from sodap.methods.registry import register_method
 from sodap.randomness import Randomness
+
+if TYPE_CHECKING:
+    from sodap.backbones import FrozenViT
 
 
 class DerConfig(FinetuneConfig):

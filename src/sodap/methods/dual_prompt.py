@@ -7,18 +7,22 @@ one slice of the pool and freezes it; at test an image chooses experts by their 
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 import torch
 import torch.nn.functional as F
 from pydantic import Field, NonNegativeInt, ValidationInfo, field_validator
 from torch import Tensor, nn
 
-from sodap.backbones import FrozenViT
 from sodap.errors import SodapError
 from sodap.methods.base import Batch, MethodConfig, Observations, StageInfo
 from sodap.methods.parts.query_key import QueryKeyConfig, QueryKeyMethod, most_similar, pull_loss
 from sodap.methods.parts.similarity import cosine_similarity
 from sodap.methods.registry import register_method
 from sodap.randomness import Randomness
+
+if TYPE_CHECKING:
+    from sodap.backbones import FrozenViT
 
 Layers = tuple[NonNegativeInt, ...]
 

@@ -8,7 +8,7 @@ over all stages.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from typing import Literal
+from typing import TYPE_CHECKING, Literal
 
 import torch
 import torch.nn.functional as F
@@ -18,11 +18,13 @@ from torch.func import functional_call, grad, vmap
 from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.nn.utils import parameters_to_vector
 
-from sodap.backbones import FrozenViT
 from sodap.methods.base import Asset, Batch, MethodConfig, Observations, StageInfo
 from sodap.methods.finetune import Finetune, FinetuneConfig
 from sodap.methods.registry import register_method
 from sodap.randomness import Randomness
+
+if TYPE_CHECKING:
+    from sodap.backbones import FrozenViT
 
 Kind = Literal["exact", "mc", "empirical", "mammoth"]
 

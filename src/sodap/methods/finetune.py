@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 from pydantic import Field
 from torch import Tensor
 
-from sodap.backbones import FrozenViT, PortedViT
 from sodap.methods.base import MethodConfig
 from sodap.methods.parts.linear_head import LinearHeadMethod
 from sodap.methods.registry import register_method
 from sodap.randomness import Randomness
+
+if TYPE_CHECKING:
+    from sodap.backbones import FrozenViT, PortedViT
 
 
 class FinetuneConfig(MethodConfig):

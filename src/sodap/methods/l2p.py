@@ -6,17 +6,21 @@ after the last block. Nothing is frozen between stages.
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 import torch
 import torch.nn.functional as F
 from pydantic import Field
 from torch import Tensor, nn
 
-from sodap.backbones import FrozenViT
 from sodap.methods.base import Batch, MethodConfig, Observations, StageInfo
 from sodap.methods.parts.query_key import QueryKeyConfig, QueryKeyMethod, most_similar, pull_loss
 from sodap.methods.parts.similarity import cosine_similarity
 from sodap.methods.registry import register_method
 from sodap.randomness import Randomness
+
+if TYPE_CHECKING:
+    from sodap.backbones import FrozenViT
 
 
 class L2PConfig(QueryKeyConfig):

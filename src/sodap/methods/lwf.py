@@ -7,19 +7,21 @@ images are distilled into the new model.
 from __future__ import annotations
 
 import copy
-from typing import Literal
+from typing import TYPE_CHECKING, Literal
 
 import torch
 import torch.nn.functional as F
 from pydantic import Field
 from torch import Tensor
 
-from sodap.backbones import FrozenViT
 from sodap.methods.base import Asset, Batch, MethodConfig, Observations, StageInfo, tensor_bytes
 from sodap.methods.finetune import Finetune, FinetuneConfig
 from sodap.methods.registry import register_method
 from sodap.preserving import distillation_loss
 from sodap.randomness import Randomness
+
+if TYPE_CHECKING:
+    from sodap.backbones import FrozenViT
 
 
 class LwfConfig(FinetuneConfig):

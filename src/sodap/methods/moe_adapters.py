@@ -13,14 +13,13 @@ be any ViT, and its domain selector reads the same frozen ViT instead of a secon
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Literal, Self, cast
+from typing import TYPE_CHECKING, Literal, Self, cast
 
 import torch
 import torch.nn.functional as F
 from pydantic import Field, model_validator
 from torch import Tensor, nn
 
-from sodap.backbones import FrozenViT
 from sodap.methods.base import (
     Asset,
     Batch,
@@ -36,6 +35,9 @@ from sodap.methods.parts.experts import ExpertBlock
 from sodap.methods.parts.text_head import clip_text_head
 from sodap.methods.registry import register_method
 from sodap.randomness import Randomness
+
+if TYPE_CHECKING:
+    from sodap.backbones import FrozenViT
 
 REDUCED_EXPERTS = 2
 

@@ -2,19 +2,21 @@
 
 from __future__ import annotations
 
-from typing import Literal
+from typing import TYPE_CHECKING, Literal
 
 import torch
 import torch.nn.functional as F
 from pydantic import Field
 from torch import Tensor
 
-from sodap.backbones import FrozenViT
 from sodap.methods.base import Asset, MethodConfig, tensor_bytes
 from sodap.methods.parts.closed_form import ClosedFormHead, without_unseen
 from sodap.methods.registry import register_method
 from sodap.preserving import ClassStatistics
 from sodap.randomness import Randomness
+
+if TYPE_CHECKING:
+    from sodap.backbones import FrozenViT
 
 
 class NearestClassMeanConfig(MethodConfig):

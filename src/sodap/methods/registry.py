@@ -69,11 +69,16 @@ def method_names() -> list[str]:
     return sorted({*BUILT_IN, *_METHODS})
 
 
-def find_method(name: str) -> type[Method]:
-    """The class of the method with this name."""
+def check_method_name(name: str) -> None:
+    """Raise an error unless there is a method of this name."""
     names = method_names()
     if name not in names:
         raise SodapError(f"no method is called '{name}'; there are: {', '.join(names)}")
+
+
+def find_method(name: str) -> type[Method]:
+    """The class of the method with this name."""
+    check_method_name(name)
     if name not in _METHODS:
         module, _, attribute = BUILT_IN[name].partition(":")
         return cast("type[Method]", getattr(import_module(module), attribute))

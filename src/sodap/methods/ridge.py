@@ -5,11 +5,12 @@ The head is solved from second moments over all domains: no gradient, no epochs,
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 import torch
 from pydantic import Field
 from torch import Tensor
 
-from sodap.backbones import FrozenViT
 from sodap.methods.base import (
     Asset,
     Batch,
@@ -22,6 +23,9 @@ from sodap.methods.base import (
 from sodap.methods.parts.second_moments import SecondMoments, solve_ridge, with_constant
 from sodap.methods.registry import register_method
 from sodap.randomness import Randomness
+
+if TYPE_CHECKING:
+    from sodap.backbones import FrozenViT
 
 
 class RidgeConfig(MethodConfig):

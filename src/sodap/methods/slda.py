@@ -6,18 +6,20 @@ of ridge regression; the head is that of the most likely class instead of least 
 
 from __future__ import annotations
 
-from typing import Literal
+from typing import TYPE_CHECKING, Literal
 
 import torch
 from pydantic import Field
 from torch import Tensor
 
-from sodap.backbones import FrozenViT
 from sodap.methods.base import Asset, MethodConfig, tensor_bytes
 from sodap.methods.parts.closed_form import ClosedFormHead, without_unseen
 from sodap.methods.parts.second_moments import SecondMoments
 from sodap.methods.registry import register_method
 from sodap.randomness import Randomness
+
+if TYPE_CHECKING:
+    from sodap.backbones import FrozenViT
 
 ROUNDING = 1e-9
 """Variance below this share of the features' mean square is rounding error of the sums."""

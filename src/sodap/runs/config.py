@@ -4,15 +4,17 @@ from __future__ import annotations
 
 import difflib
 from collections.abc import Iterable, Mapping
+from pathlib import Path
 from typing import Any, Literal
 
 import yaml
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from sodap.errors import SodapError
-from sodap.learning import Training
-from sodap.methods import find_method, method_names
+from sodap.learning.training import Training
+from sodap.methods import check_method_name, find_method, method_names
 from sodap.runs.named_yaml import RECIPES, read_named_yaml, yaml_names
+from sodap.streams.loading import check_stream_name
 
 
 class RunConfig(BaseModel):
@@ -70,6 +72,28 @@ def read_recipe(name: str) -> tuple[str, dict[str, Any]]:
     if name not in recipe_names() and name in method_names():
         raise SodapError(f"'{name}' is a method, no recipe: `sodap run default method={name}`")
     return read_named_yaml(RECIPES, "recipe", name)
+
+
+def check_names(recipe: str, changes: Iterable[str] = ()) -> None:
+    """Raise an error for a wrong recipe, method or stream, or a missing file of weights.
+
+    It takes a moment. `load_config` finds the same mistakes, but imports the method and so torch.
+    """
+    _, content = read_recipe(recipe)
+    given = content | dict(map(_pair, changes))
+    defaults = {key: field.default for key, field in RunConfig.model_fields.items()}
+    method, stream, weights = (
+        str(given.get(key, defaults[key])) for key in ("method", "stream", "weights")
+    )
+    check_method_name(method)
+    check_stream_name(stream)
+    check_weights(weights)
+
+
+def check_weights(weights: str) -> None:
+    """Raise an error for a missing file of weights."""
+    if weights not in ("pretrained", "random") and not Path(weights).is_file():
+        raise SodapError(f"there is no weights file at {weights}")
 
 
 def load_config(recipe: str, changes: Iterable[str] = ()) -> RunConfig:

@@ -52,6 +52,18 @@ def load_stream(
     return build_stream(plan, image_size, on_progress)
 
 
+def check_stream_name(name: str) -> None:
+    """Raise an error unless there is a stream, protocol, folder or table of this name."""
+    path = Path(name)
+    is_own = path.is_dir() or (path.is_file() and path.suffix.lower() in TABLES)
+    known = [*stream_names(), *protocol_names()]
+    if name not in known and not is_own:
+        raise SodapError(
+            f"no stream is called '{name}', and there is no such folder or table; "
+            f"there are: {', '.join(known)}"
+        )
+
+
 def make_plan(
     name: str,
     *,
@@ -61,6 +73,7 @@ def make_plan(
     classes: Sequence[str] | None = None,
 ) -> Plan:
     """Plan a stream without decoding images; the arguments are those of `load_stream`."""
+    check_stream_name(name)
     lists = Path(splits) if splits is not None and Path(splits).is_dir() else None
     saved = None if splits is None or lists is not None else read_splits(Path(splits))
     if name in protocol_names():
@@ -73,9 +86,4 @@ def make_plan(
     path = Path(name)
     if path.is_dir():
         return with_classes(plan_folder(path, split_seed, saved=saved), classes)
-    if path.is_file() and path.suffix.lower() in TABLES:
-        return with_classes(plan_table(path, split_seed, saved=saved), classes)
-    raise SodapError(
-        f"no stream is called '{name}', and there is no such folder or table; "
-        f"there are: {', '.join([*stream_names(), *protocol_names()])}"
-    )
+    return with_classes(plan_table(path, split_seed, saved=saved), classes)

@@ -6,14 +6,17 @@ The head follows from sums over all domains so far, so the order of the domains 
 from __future__ import annotations
 
 from abc import abstractmethod
+from typing import TYPE_CHECKING
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from sodap.backbones import FrozenViT
 from sodap.methods.base import Batch, Method, MethodConfig, Observations, StageInfo
 from sodap.randomness import Randomness
+
+if TYPE_CHECKING:
+    from sodap.backbones import FrozenViT
 
 UNSEEN_LOGIT = -1e30
 """Logit of a class without any training image: below all others, but finite."""

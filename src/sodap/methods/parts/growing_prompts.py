@@ -3,17 +3,19 @@
 from __future__ import annotations
 
 from abc import abstractmethod
-from typing import Annotated, ClassVar
+from typing import TYPE_CHECKING, Annotated, ClassVar
 
 import torch
 from pydantic import Field
 from torch import Tensor
 
-from sodap.backbones import FrozenViT
 from sodap.methods.base import MethodConfig, Observations, StageInfo
 from sodap.methods.parts.growing_pool import GrowingPool
 from sodap.methods.parts.linear_head import LinearHeadMethod
 from sodap.randomness import Randomness
+
+if TYPE_CHECKING:
+    from sodap.backbones import FrozenViT
 
 
 class GrowingPrompts(LinearHeadMethod):

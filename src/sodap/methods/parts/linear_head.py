@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 import torch.nn.functional as F
 from torch import Tensor
 
-from sodap.backbones import FrozenViT
 from sodap.methods.base import Batch, LinearHead, Method, MethodConfig
 from sodap.randomness import Randomness
+
+if TYPE_CHECKING:
+    from sodap.backbones import FrozenViT
 
 
 class LinearHeadMethod(Method):

@@ -9,15 +9,16 @@ from __future__ import annotations
 import importlib
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any, cast
+from typing import TYPE_CHECKING, Any, cast
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from sodap.backbones import FrozenViT
-from sodap.backbones.weights import read_state
 from sodap.errors import SodapError
+
+if TYPE_CHECKING:
+    from sodap.backbones import FrozenViT
 
 
 class TextHead(nn.Module):
@@ -53,6 +54,8 @@ def clip_text_head(
             f"head=text needs prompts ({classes} wordings, one per class, but there are "
             f"{len(prompts)}), text_model (a model of open_clip) and text_weights (a file)"
         )
+    from sodap.backbones.weights import read_state  # imports timm
+
     state = read_state(Path(text_weights))
     clip, tokenize = _open_clip(text_model)
     try:

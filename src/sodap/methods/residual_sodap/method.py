@@ -11,13 +11,12 @@ from __future__ import annotations
 import copy
 import re
 from collections.abc import Mapping
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from sodap.backbones import FrozenViT
 from sodap.balancing import UncertaintyWeighting
 from sodap.drift import (
     DriftDetector,
@@ -46,6 +45,9 @@ from sodap.preserving import ClassStatistics, PseudoReplay, distillation_loss
 from sodap.prompting import Prompter, PromptPass, Routing
 from sodap.prompting.fast import FastPrompter
 from sodap.randomness import Randomness
+
+if TYPE_CHECKING:
+    from sodap.backbones import FrozenViT
 
 
 @register_method

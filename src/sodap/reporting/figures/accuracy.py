@@ -19,7 +19,7 @@ from sodap.reporting.figures.ticks import round_numbers, ticks
 from sodap.streams import Domain, Stream
 
 Record = Mapping[str, Any]
-"""What `sodap.runs.run` returns and `record.json` holds."""
+"""What `sodap.runs.runner` returns and `record.json` holds."""
 
 Row = Mapping[str, Any]
 """One epoch: a line of `log.jsonl`."""

@@ -26,7 +26,7 @@ from sodap.errors import SodapError
 from sodap.learning import Learner, Scores, StageProgress, Training
 from sodap.runs.callback import RunCallback
 from sodap.runs.checkpoint import Checkpoint, CheckpointInfo, Origin
-from sodap.runs.config import RunConfig, difference
+from sodap.runs.config import RunConfig, check_weights, difference
 from sodap.runs.environment import environment
 from sodap.runs.evidence import pending_evidence, pending_model
 from sodap.runs.reading import checked, read_record
@@ -79,7 +79,7 @@ def run(
     if finished is not None:
         Checkpoint(folder, Writer()).delete()  # left if the run was killed at the very end
         return finished
-    check_weights(config)
+    check_weights(config.weights)
     if stream is None:
         own_splits = folder / SPLITS  # of the run to resume
         stream = load_stream(
@@ -91,12 +91,6 @@ def run(
             on_progress=callback.images_decoded,
         )
     return _Run(config, folder, stream, command, callback, context or RunContext()).learn()
-
-
-def check_weights(config: RunConfig) -> None:
-    """Refuse a wrong path before images are decoded, which takes long."""
-    if config.weights not in ("pretrained", "random") and not Path(config.weights).is_file():
-        raise SodapError(f"there is no weights file at {config.weights}")
 
 
 def check_folder(config: RunConfig, folder: Path, *, resume: bool) -> RunRecord | None:
