@@ -82,11 +82,11 @@ def test_warnings_are_issued_and_on_the_page(tmp_path: Path) -> None:
     write_pictures(tmp_path / "mine", "1-clinic")
     (tmp_path / "mine/2-mount").mkdir()
     (tmp_path / "mine/1-clinic/cat/scan.dicom").touch()
-    with pytest.warns() as heard:
+    with pytest.warns() as caught:
         shown = call("check", tmp_path / "mine", "--out", tmp_path / "out")
     assert shown.exit_code == 0, shown.output
-    assert [each.category for each in heard] == [EmptyDomainWarning, SkippedFilesWarning]
-    sentences = [str(each.message) for each in heard]
+    assert [each.category for each in caught] == [EmptyDomainWarning, SkippedFilesWarning]
+    sentences = [str(each.message) for each in caught]
     assert json.loads((tmp_path / "out/check.json").read_text())["warnings"] == sentences
     page = (tmp_path / "out/check.html").read_text("utf-8")
     assert "Warnings (2)" in page
@@ -118,25 +118,25 @@ def test_file_names_that_are_not_utf8(tmp_path: Path, monkeypatch: pytest.Monkey
     monkeypatch.setenv("SODAP_CACHE", str(tmp_path / "cache"))
     mine, out = tmp_path / os.fsdecode(b"m\xeane"), tmp_path / "out"
     write_pictures(mine, "1-clinic")
-    strange = os.fsdecode(b"1-clinic/cat/M\xfcller.png")
-    (mine / "1-clinic/cat/0.png").rename(mine / strange)
+    latin_1 = os.fsdecode(b"1-clinic/cat/M\xfcller.png")
+    (mine / "1-clinic/cat/0.png").rename(mine / latin_1)
     shown = call("check", mine, "--out", out)
     assert shown.exit_code == 0, shown.output
     rows = read_splits(out / "splits.csv")
-    assert strange in [row.path for row in rows]
+    assert latin_1 in [row.path for row in rows]
     again = call("check", mine, "--splits", out / "splits.csv", "--out", tmp_path / "again")
     assert again.exit_code == 0, again.output
     assert (tmp_path / "again/splits.csv").read_bytes() == (out / "splits.csv").read_bytes()
     assert load_stream(str(mine), 16, splits=str(out / "splits.csv")).rows == tuple(rows)
 
-    Image.new("RGB", (9, 9)).save(mine / strange)
+    Image.new("RGB", (9, 9)).save(mine / latin_1)
     assert call("check", mine, "--out", out).exit_code == 0
     tiny = json.loads((out / "check.json").read_text())["tiny"]
-    assert [flaw["path"] for flaw in tiny] == [strange]
+    assert [flaw["path"] for flaw in tiny] == [latin_1]
     assert r"1-clinic/cat/M\udcfcller.png is only 9 pixels" in (out / "check.html").read_text(
         "utf-8"
     )
-    (mine / strange).write_bytes(b"no image")
+    (mine / latin_1).write_bytes(b"no image")
     shown = call("check", mine, "--out", out)
     assert shown.exit_code == 2
     assert r"cannot be learned: 1-clinic/cat/M\udcfcller.png cannot be read" in shown.output

@@ -189,7 +189,7 @@ def test_clean_data_has_no_findings(tmp_path: Path) -> None:
 
 
 def test_everything_is_found(tmp_path: Path) -> None:
-    same, alike, shared_picture = (jpeg(picture(number)) for number in (1, 2, 3))
+    same, similar, shared_picture = (jpeg(picture(number)) for number in (1, 2, 3))
     again = jpeg(picture(2).resize((128, 128)), quality=60)
     one = planned(
         tmp_path,
@@ -198,7 +198,7 @@ def test_everything_is_found(tmp_path: Path) -> None:
             "1.jpg": ("train", "a", same),
             "2.jpg": ("test", "b", same),
             "3.jpg": ("val", "b", same),
-            "4.jpg": ("train", "b", alike),
+            "4.jpg": ("train", "b", similar),
             "5.jpg": ("train", "b", again),
             "6.jpg": ("test", "a", shared_picture),
             "7.jpg": ("val", "a", jpeg(picture(7))),

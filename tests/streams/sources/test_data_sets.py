@@ -479,12 +479,12 @@ def test_errors_name_the_line_of_a_wrong_label_or_header(name: str, tmp_path: Pa
         whole = file.read_text()
         lines = list(csv.reader(io.StringIO(whole)))
         if file.suffix == ".txt":
-            strange = "x.jpg 9"
+            wrong = "x.jpg 9"
         else:
             assert LABEL_COLUMNS & set(lines[0])
             cells = zip(lines[0], lines[-1], strict=False)
-            strange = ",".join("9" if c in LABEL_COLUMNS else f'"{v}"' for c, v in cells)
-        file.write_text(whole + strange + "\n")
+            wrong = ",".join("9" if c in LABEL_COLUMNS else f'"{v}"' for c, v in cells)
+        file.write_text(whole + wrong + "\n")
         number = len(whole.splitlines()) + 1
         with pytest.raises(SodapError, match=rf"line {number}: the label '9'") as error:
             read_source(name, [tmp_path])

@@ -73,9 +73,9 @@ def test_missing_folder(tmp_path: Path) -> None:
 def test_warning_for_empty_domains(tmp_path: Path) -> None:
     put(tmp_path / "01/cat/1.png", tmp_path / "03/cat/notes.txt")
     (tmp_path / "02-mount").mkdir()
-    with pytest.warns(EmptyDomainWarning, match=r"left out: '02-mount', '03'; .* mount") as heard:
+    with pytest.warns(EmptyDomainWarning, match=r"left out: '02-mount', '03'; .* mount") as caught:
         assert len(read_folder(tmp_path)) == 1
-    assert len(heard) == 1
+    assert len(caught) == 1
 
 
 def test_warning_for_a_class_without_images_in_any_domain(tmp_path: Path) -> None:
@@ -84,18 +84,18 @@ def test_warning_for_a_class_without_images_in_any_domain(tmp_path: Path) -> Non
     (tmp_path / "02/train/glaucoma").mkdir(parents=True)
     (tmp_path / "02/test/glaucoma").mkdir()
     words = r"class 'glaucoma' without any image, in '01', '02'; no domain has one, so it is not"
-    with pytest.warns(EmptyClassWarning, match=words) as heard:
+    with pytest.warns(EmptyClassWarning, match=words) as caught:
         assert {item.label for item in read_folder(tmp_path)} == {"cat"}
-    assert len(heard) == 1
+    assert len(caught) == 1
 
 
 def test_warning_for_a_class_without_images_in_some_domains(tmp_path: Path) -> None:
     put(tmp_path / "01/cat/1.png", tmp_path / "01/dog/1.png", tmp_path / "02/cat/1.png")
     put(tmp_path / "02/dog/notes.txt", tmp_path / "03/dog/1.png")
     (tmp_path / "03/cat").mkdir()
-    with pytest.warns(EmptyClassWarning) as heard:
+    with pytest.warns(EmptyClassWarning) as caught:
         assert len(read_folder(tmp_path)) == 4
-    messages = [str(each.message) for each in heard]
+    messages = [str(each.message) for each in caught]
     found = [re.findall(r"'(\w+)'", message) for message in messages]
     assert found == [["cat", "03"], ["dog", "02"]]
     assert not any("not learned" in message for message in messages)
@@ -105,17 +105,17 @@ def test_warning_for_a_class_that_only_an_empty_domain_has(tmp_path: Path) -> No
     put(tmp_path / "01/cat/1.png")
     (tmp_path / "02/cat").mkdir(parents=True)
     (tmp_path / "02/dog").mkdir()
-    with pytest.warns() as heard:
+    with pytest.warns() as caught:
         read_folder(tmp_path)
-    assert [each.category for each in heard] == [EmptyDomainWarning, EmptyClassWarning]
-    assert "'dog' without any image, in '02'; no domain has one" in str(heard[1].message)
+    assert [each.category for each in caught] == [EmptyDomainWarning, EmptyClassWarning]
+    assert "'dog' without any image, in '02'; no domain has one" in str(caught[1].message)
 
 
 def test_names_that_are_not_utf8(tmp_path: Path) -> None:
-    strange = os.fsdecode(b"M\xfcller")
-    put(tmp_path / f"a/cat/{strange}.png")
-    assert [item.path.stem for item in read_folder(tmp_path)] == [strange]
-    for place in (strange, f"a/{strange}"):
+    latin_1 = os.fsdecode(b"M\xfcller")
+    put(tmp_path / f"a/cat/{latin_1}.png")
+    assert [item.path.stem for item in read_folder(tmp_path)] == [latin_1]
+    for place in (latin_1, f"a/{latin_1}"):
         put(tmp_path / place / "1.txt")
         with pytest.raises(SodapError, match=r"M\\udcfcller is not in UTF-8; rename it"):
             read_folder(tmp_path)
@@ -127,16 +127,16 @@ def test_warning_for_unknown_suffixes(tmp_path: Path) -> None:
     put(*(tmp_path / f"a/cat/{name}" for name in ("1.png", "2.dicom", "3.DICOM", "IM0004")))
     put(tmp_path / "a/x.mat", tmp_path / "y.mat", tmp_path / "z.mat")
     counts = r"3 \.mat, 2 \.dicom, 1 without a suffix; the first is .*; images end in \.png"
-    with pytest.warns(SkippedFilesWarning, match=counts) as heard:
+    with pytest.warns(SkippedFilesWarning, match=counts) as caught:
         assert len(read_folder(tmp_path)) == 1
-    assert len(heard) == 1
+    assert len(caught) == 1
 
 
 def test_warning_for_unknown_suffixes_without_images(tmp_path: Path) -> None:
     put(tmp_path / "a/cat/1.dicom")
-    with pytest.warns(SkippedFilesWarning, match=r"1 \.dicom") as heard:
+    with pytest.warns(SkippedFilesWarning, match=r"1 \.dicom") as caught:
         assert read_folder(tmp_path) == []
-    assert len(heard) == 1
+    assert len(caught) == 1
 
 
 @pytest.mark.parametrize("place", ["", "a", "a/cat"])
