@@ -1,8 +1,8 @@
-"""DER++: what is kept, how it is replayed, and what the literal reading does differently."""
+"""DER++: what is kept, how it is replayed, and how the published form differs."""
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Callable
 
 import pytest
 import torch
@@ -14,23 +14,30 @@ from sodap.methods import Batch
 from sodap.methods.der import Der
 from sodap.streams import Stream
 from tests.conftest import NO_IMAGES, make_batch
-
-TRAINING = Training(epochs=1, batch_size=16)
-
-
-def learner_of(stream: Stream, **options: Any) -> tuple[Learner, Der]:
-    learner = Learner(
-        stream.classes, method="der++", options=options, training=TRAINING, device="cpu"
-    )
-    assert isinstance(learner.method, Der)
-    return learner, learner.method
+from tests.methods.common import learner_of
 
 
-def test_the_losses_one_image_at_a_time(stripes: Stream) -> None:
-    """A buffer smaller than the batch is replayed whole, so the draw plays no part."""
-    learner, model = learner_of(stripes, buffer=5, alpha=0.3, beta=0.9)
+@pytest.fixture(scope="module")
+def first_stage(stripes: Stream) -> Callable[[int], Der]:
+    """A method that keeps so many images of stage 1 and has begun stage 2."""
+    learner, trained = learner_of(Der, buffer=24)
     learner.learn(stripes.domains[0])
-    model.begin_stage(2, NO_IMAGES)
+
+    def method(count: int) -> Der:
+        other = learner_of(Der, buffer=count, alpha=0.3, beta=0.9)[1]
+        state = trained.state()
+        for name in ("images", "labels", "logits"):
+            state[f"reservoir.{name}"] = state[f"reservoir.{name}"][:count]
+        other.restore(state, 1)
+        other.begin_stage(2, NO_IMAGES)
+        return other
+
+    return method
+
+
+def test_losses_one_image_at_a_time(stripes: Stream, first_stage: Callable[[int], Der]) -> None:
+    """A reservoir smaller than the batch is replayed whole, so the draw does not matter."""
+    model = first_stage(5)
     split = stripes.domains[1].train
     images = model.backbone.prepare(split.images)
 
@@ -55,10 +62,10 @@ def test_the_losses_one_image_at_a_time(stripes: Stream) -> None:
     torch.testing.assert_close(losses["labels"].detach(), expected, rtol=1e-4, atol=1e-6)
 
 
-def test_two_draws_of_different_places(stripes: Stream) -> None:
-    learner, model = learner_of(stripes, buffer=20)
-    learner.learn(stripes.domains[0])
-    model.begin_stage(2, NO_IMAGES)
+def test_two_independent_draws_without_repetition(
+    stripes: Stream, first_stage: Callable[[int], Der]
+) -> None:
+    model = first_stage(20)
     seen: list[Tensor] = []
 
     def augment(kept: Tensor) -> Tensor:
@@ -71,12 +78,12 @@ def test_two_draws_of_different_places(stripes: Stream) -> None:
     kept = model.reservoir.images
     places = [int((kept == image).flatten(1).all(1).nonzero()) for image in seen[0]]
     first, second = places[:8], places[8:]
-    assert len(set(first)) == len(set(second)) == 8, "no image twice in a draw"
-    assert set(first) != set(second), "the draws are independent"
+    assert len(set(first)) == len(set(second)) == 8
+    assert set(first) != set(second)
 
 
-def test_images_are_kept_as_they_were_with_what_the_model_says_of_them(stripes: Stream) -> None:
-    learner, model = learner_of(stripes, buffer=24)
+def test_plain_images_are_kept_with_the_logits_of_the_best_weights(stripes: Stream) -> None:
+    learner, model = learner_of(Der, buffer=24)
     assert list(learner.learn(stripes.domains[0]).history[0]["losses"]) == ["ce"]
     kept, train = model.reservoir, stripes.domains[0].train
 
@@ -89,8 +96,8 @@ def test_images_are_kept_as_they_were_with_what_the_model_says_of_them(stripes: 
     torch.testing.assert_close(kept.logits, said, rtol=1e-4, atol=1e-5)
 
 
-def test_the_buffer_is_still_while_a_stage_is_learned(stripes: Stream) -> None:
-    learner, model = learner_of(stripes, buffer=6)
+def test_the_reservoir_does_not_change_during_a_stage(stripes: Stream) -> None:
+    learner, model = learner_of(Der, buffer=6)
     learner.learn(stripes.domains[0])
     before = model.reservoir.images.clone()
     during: list[Tensor] = []
@@ -103,7 +110,7 @@ def test_the_buffer_is_still_while_a_stage_is_learned(stripes: Stream) -> None:
     assert model.graph_safe
 
 
-def test_the_literal_buffer_counts_every_epoch(stripes: Stream) -> None:
+def test_faithful_counts_every_epoch(stripes: Stream) -> None:
     training = Training(epochs=3, patience=3, batch_size=16)
     options = {"faithful": True, "buffer": 6}
     learner = Learner(stripes.classes, method="der++", options=options, training=training)
@@ -115,20 +122,20 @@ def test_the_literal_buffer_counts_every_epoch(stripes: Stream) -> None:
         stripes.domains[0], on_epoch=lambda _: seen.append(int(model.reservoir.seen))
     )
     assert seen == [24, 48, 72]
-    assert int(model.reservoir.seen) == 24 * progress.best_epoch, "back to the best epoch's"
+    assert int(model.reservoir.seen) == 24 * progress.best_epoch, "that of the best epoch"
     assert list(progress.history[0]["losses"]) == ["ce", "logits", "labels"], "from step 2 on"
     assert len(model.reservoir) == 6
 
 
-def test_the_literal_buffer_keeps_the_view_and_its_logits(stripes: Stream) -> None:
-    _, model = learner_of(stripes, faithful=True, buffer=4)
+def test_faithful_keeps_the_augmented_view_and_its_logits(stripes: Stream) -> None:
+    _, model = learner_of(Der, faithful=True, buffer=4)
     model.begin_stage(1, NO_IMAGES)
     split = stripes.domains[0].train.take(4)
     images = model.backbone.prepare(split.images.flip(-1))
     with torch.no_grad():
         said = model(images)
     model.losses(make_batch(model, images, split.labels, torch.Generator().manual_seed(0)))
-    assert len(model.reservoir) == 0, "nothing enters before the step is taken"
+    assert len(model.reservoir) == 0, "images enter after the step"
     model.after_step()
     assert torch.equal(model.reservoir.images, split.images.flip(-1))
     assert torch.equal(model.reservoir.labels, split.labels)
@@ -136,15 +143,15 @@ def test_the_literal_buffer_keeps_the_view_and_its_logits(stripes: Stream) -> No
 
 
 @pytest.mark.parametrize("faithful", [False, True])
-def test_images_are_declared_and_survive_a_round_trip(stripes: Stream, faithful: bool) -> None:
-    learner, model = learner_of(stripes, buffer=30, faithful=faithful)
+def test_kept_images_are_declared_and_restored(stripes: Stream, faithful: bool) -> None:
+    learner, model = learner_of(Der, buffer=30, faithful=faithful)
     assert [asset.images for asset in model.stored()] == [0]
     learner.learn(stripes.domains[0])
     (asset,) = model.stored()
     assert (asset.kind, asset.images) == ("images", 24)
     assert asset.bytes == 30 * (3 * 32 * 32 + 8 + 4 * 3) + 8
 
-    _, other = learner_of(stripes, buffer=30, faithful=faithful)
+    _, other = learner_of(Der, buffer=30, faithful=faithful)
     other.restore(model.state(), 2)
     model.begin_stage(2, NO_IMAGES)
     split = stripes.domains[1].train

@@ -1,28 +1,19 @@
-"""Online EWC: the Fisher information against slow and closed forms, and the leash itself."""
+"""Online EWC: the Fisher information against slow and closed forms, and the penalty."""
 
 from __future__ import annotations
 
-from typing import Any
+import dataclasses
 
 import pytest
 import torch
 from torch import Tensor, nn
 from torch.nn.utils import parameters_to_vector
 
-from sodap.learning import Learner, Training
+from sodap.backbones import FrozenViT
 from sodap.methods.ewc import CHUNK, Kind, OnlineEwc, squared_scores
 from sodap.streams import Stream
 from tests.conftest import NO_IMAGES, make_batch
-
-TRAINING = Training(epochs=1, batch_size=16, weight_decay=0.5)
-
-
-def learner_of(stream: Stream, **options: Any) -> tuple[Learner, OnlineEwc]:
-    learner = Learner(
-        stream.classes, method="online-ewc", options=options, training=TRAINING, device="cpu"
-    )
-    assert isinstance(learner.method, OnlineEwc)
-    return learner, learner.method
+from tests.methods.common import CLASSES, build, decayed, images_of, learner_of
 
 
 def theta_of(model: OnlineEwc) -> Tensor:
@@ -47,13 +38,11 @@ KINDS: list[Kind] = ["exact", "empirical", "mammoth"]
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_fisher_of_the_network(stripes: Stream, kind: Kind) -> None:
-    _, model = learner_of(stripes)
-    model.eval()
-    split = stripes.domains[0].train.take(CHUNK + 1)
-    images = model.backbone.prepare(split.images)
-    found = squared_scores(model, model.theta(), images, split.labels, kind, torch.Generator())
-    expected = naive_scores(model, images, split.labels, kind).float()
+def test_fisher_of_the_network_against_a_loop(micro: FrozenViT, kind: Kind) -> None:
+    model, images = build(OnlineEwc, micro).eval(), images_of(micro, CHUNK + 1)
+    labels = torch.arange(CHUNK + 1) % CLASSES
+    found = squared_scores(model, model.theta(), images, labels, kind, torch.Generator())
+    expected = naive_scores(model, images, labels, kind).float()
     assert len(found) == model.trainable_count()
     torch.testing.assert_close(found, expected, rtol=1e-3, atol=1e-5 * float(expected.max()))
 
@@ -79,7 +68,7 @@ def test_fisher_of_a_softmax_regression_in_closed_form() -> None:
     torch.testing.assert_close(found.double(), expected, rtol=1e-4, atol=1e-6)
 
 
-def test_drawn_labels_give_the_exact_fisher_in_the_mean() -> None:
+def test_drawn_labels_give_the_exact_fisher_on_average() -> None:
     model, images, labels = softmax_regression()
     theta = dict(model.named_parameters())
     exact = squared_scores(model, theta, images, labels, "exact", torch.Generator())
@@ -90,8 +79,8 @@ def test_drawn_labels_give_the_exact_fisher_in_the_mean() -> None:
     torch.testing.assert_close(drawn, exact, rtol=0.3, atol=0.02 * float(exact.max()))
 
 
-def test_the_penalty_pulls_each_weight_by_its_importance(stripes: Stream) -> None:
-    learner, model = learner_of(stripes, strength=7.0)
+def test_penalty_and_its_gradient(stripes: Stream) -> None:
+    learner, model = learner_of(OnlineEwc, strength=7.0, fisher_images=8)
     assert list(learner.learn(stripes.domains[0]).history[0]["losses"]) == ["ce"]
     assert torch.equal(model.anchor, theta_of(model))
     model.begin_stage(2, NO_IMAGES)
@@ -113,19 +102,22 @@ def test_the_penalty_pulls_each_weight_by_its_importance(stripes: Stream) -> Non
     torch.testing.assert_close(found.double(), expected, rtol=1e-4, atol=1e-9)
 
 
-def test_a_long_leash_and_a_short_one(stripes: Stream) -> None:
-    def way(strength: float) -> float:
-        learner, model = learner_of(stripes, strength=strength, fisher="mc")
-        learner.learn(stripes.domains[0])
-        anchor, fisher = model.anchor.clone(), model.fisher.clone()
+def test_a_strong_penalty_keeps_important_weights_closer(stripes: Stream) -> None:
+    first, trained = learner_of(OnlineEwc, fisher="mc", fisher_images=8)
+    first.learn(stripes.domains[0])
+
+    def change(strength: float) -> float:
+        learner, model = learner_of(OnlineEwc, strength=strength, fisher_images=8)
+        learner.restore(trained.state(), 1, 1)
         learner.learn(stripes.domains[1])
-        return float((fisher * (theta_of(model) - anchor).square()).sum())
+        moved = theta_of(model) - theta_of(trained)
+        return float((trained.fisher * moved.square()).sum())
 
-    assert way(1e5) < 0.5 * way(0.0)
+    assert change(1e5) < 0.5 * change(0.0)
 
 
-def test_fisher_fades_and_the_anchor_is_the_latest(stripes: Stream) -> None:
-    learner, model = learner_of(stripes, gamma=0.25, fisher="empirical", fisher_images=10)
+def test_fisher_decays_and_the_anchor_is_the_latest(stripes: Stream) -> None:
+    learner, model = learner_of(OnlineEwc, gamma=0.25, fisher="empirical", fisher_images=10)
     for stage, domain in enumerate(stripes.domains, start=1):
         former = model.fisher.clone()
         ended = learner.learn(domain).ended["fisher"]
@@ -141,48 +133,32 @@ def test_fisher_fades_and_the_anchor_is_the_latest(stripes: Stream) -> None:
         assert torch.equal(model.anchor, theta_of(model))
 
 
-def test_the_reference_code_counts_the_last_batch_as_full(stripes: Stream) -> None:
-    learner, model = learner_of(stripes, faithful=True, fisher="exact", fisher_images=1)
-    domain = stripes.domains[0]  # 24 images: batches of 16 and 8
-    assert learner.learn(domain).ended["fisher"]["images"] == 24
-    images = model.backbone.prepare(domain.train.images)
-    expected = naive_scores(model, images, domain.train.labels, "mammoth").float() / 32
+def test_faithful_counts_the_last_batch_as_full(stripes: Stream) -> None:
+    learner, model = learner_of(OnlineEwc, faithful=True, fisher="exact", fisher_images=1)
+    train = stripes.domains[0].train.take(14)  # batches of 12 and 2
+    domain = dataclasses.replace(stripes.domains[0], train=train)
+    assert learner.learn(domain).ended["fisher"]["images"] == 14
+    images = model.backbone.prepare(train.images)
+    expected = naive_scores(model, images, train.labels, "mammoth").float() / 24
     scale = float(expected.max())
     torch.testing.assert_close(model.fisher, expected, rtol=1e-3, atol=1e-5 * scale)
 
 
-def test_nothing_decays(stripes: Stream) -> None:
-    _, model = learner_of(stripes)
-    groups = model.parameter_groups(lr=0.1, weight_decay=0.5)
-    assert {group["weight_decay"] for group in groups} == {0}
-    learning = [p for group in groups for p in group["params"]]
-    assert sum(p.numel() for p in learning) == model.trainable_count()
-
-
-def test_what_is_stored_survives_a_round_trip(stripes: Stream) -> None:
-    learner, model = learner_of(stripes, fisher="mc", fisher_images=8)
-    learner.learn(stripes.domains[0])
+def test_no_weight_decay_and_stored_bytes(micro: FrozenViT) -> None:
+    model = build(OnlineEwc, micro)
+    assert decayed(model) == set()
     size = 4 * model.trainable_count()
     assert [(a.kind, a.bytes, a.images) for a in model.stored()] == [
         ("fisher", size, 0),
         ("teacher", size, 0),
     ]
-    _, other = learner_of(stripes, fisher="mc", fisher_images=8)
-    other.restore(model.state(), 2)
-    assert torch.equal(other.fisher, model.fisher)
-    assert model.fisher.any()
-    assert torch.equal(other.anchor, theta_of(other))
 
 
-def test_half_precision_gives_nearly_the_same_fisher(stripes: Stream) -> None:
-    _, model = learner_of(stripes)
-    model.eval()
-    split = stripes.domains[0].train.take(4)
-    images = model.backbone.prepare(split.images)
-    full = squared_scores(model, model.theta(), images, split.labels, "exact", torch.Generator())
+def test_half_precision_gives_nearly_the_same_fisher(micro: FrozenViT) -> None:
+    model, images = build(OnlineEwc, micro).eval(), images_of(micro, 4)
+    given = model, model.theta(), images, torch.arange(4) % CLASSES
+    full = squared_scores(*given, "exact", torch.Generator())
     with torch.autocast("cpu", torch.bfloat16):
-        half = squared_scores(
-            model, model.theta(), images, split.labels, "exact", torch.Generator()
-        )
+        half = squared_scores(*given, "exact", torch.Generator())
     assert half.dtype == torch.float32
     assert float((half - full).norm() / full.norm()) < 0.1

@@ -1,24 +1,33 @@
-"""All weights trained: what may change, what may not, and the upper bound."""
+"""Methods that train a copy of the backbone: what changes, and joint training."""
 
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any
 
 import pytest
 import torch
 import torch.nn.functional as F
 
+from sodap.backbones import FrozenViT
 from sodap.errors import SodapError
-from sodap.learning import Learner, Training, load
-from sodap.methods import find_method
+from sodap.methods.der import Der
+from sodap.methods.ewc import OnlineEwc
 from sodap.methods.finetune import Finetune
+from sodap.methods.joint import Joint
+from sodap.methods.lwf import Lwf
 from sodap.runs import RunConfig, run
 from sodap.streams import Stream
-from tests.conftest import NO_IMAGES, make_batch
+from tests.conftest import NO_IMAGES
+from tests.methods.common import (
+    CLASSES,
+    HEAD,
+    TRAINING,
+    build,
+    images_of,
+    learner_of,
+    losses_of,
+)
 
-TRAINING = Training(epochs=1, batch_size=16)
-HEAD = 128 * 3 + 3
 # The micro ViT, by hand: width 128, six blocks, 4-pixel patches of 32-pixel images.
 NETWORK = (
     128 * (3 * 4 * 4 + 1)  # patch embedding
@@ -29,50 +38,35 @@ NETWORK = (
 )
 
 
-def taught(method: str, stream: Stream, **options: Any) -> Learner:
-    learner = Learner(
-        stream.classes, method=method, options=options, training=TRAINING, device="cpu"
-    )
-    for domain in stream.domains:
-        learner.learn(domain)
-    return learner
-
-
-def copy_of(learner: Learner) -> Finetune:
-    assert isinstance(learner.method, Finetune)
-    return learner.method
-
-
-@pytest.mark.parametrize("method", ["finetune", "joint", "lwf", "der++", "online-ewc"])
-def test_the_copy_learns_and_the_backbone_does_not(method: str, stripes: Stream) -> None:
-    learner = Learner(stripes.classes, method=method, training=TRAINING, device="cpu")
-    model = copy_of(learner)
-    frozen, before = model.backbone.digest(), model.network
-    assert before is not None
-    assert before.digest() == frozen, "the copy starts from the pretrained weights"
-    for domain in stripes.domains:
-        learner.learn(domain)
+@pytest.mark.parametrize("method", [Finetune, Joint, Lwf, Der, OnlineEwc])
+def test_the_copy_learns_and_the_backbone_does_not(method: type[Finetune], stripes: Stream) -> None:
+    options = {"fisher_images": 4} if method is OnlineEwc else {}
+    learner, model = learner_of(method, **options)
+    frozen, network = model.backbone.digest(), model.network
+    assert network is not None
+    assert network.digest() == frozen, "the copy starts from the pretrained weights"
+    learner.learn(stripes.domains[0])
     assert model.backbone.digest() == frozen
-    assert before.digest() != frozen
+    assert network.digest() != frozen
     assert not any(p.requires_grad for p in model.backbone.parameters())
     assert model.trainable_count() == NETWORK + HEAD
 
 
-def test_every_weight_gets_a_gradient(stripes: Stream) -> None:
-    model = Learner(stripes.classes, method="finetune", device="cpu").method
-    split = stripes.domains[0].train
-    losses = model.losses(make_batch(model, model.backbone.prepare(split.images), split.labels))
-    expected = F.cross_entropy(model(model.backbone.prepare(split.images)), split.labels)
+def test_every_weight_gets_a_gradient(micro: FrozenViT) -> None:
+    model, images = build(Finetune, micro), images_of(micro, 6)
+    losses = losses_of(model, images)
     assert list(losses) == ["ce"]
-    torch.testing.assert_close(losses["ce"], expected)
-    losses["ce"].backward()  # type: ignore[no-untyped-call]
+    torch.testing.assert_close(
+        losses["ce"], F.cross_entropy(model(images), torch.arange(6) % CLASSES)
+    )
+    torch.autograd.backward(losses["ce"])
     trained = [p for p in model.parameters() if p.requires_grad]
     assert sum(p.numel() for p in trained) == NETWORK + HEAD
     assert all(p.grad is not None and bool(p.grad.any()) for p in trained)
 
 
-def test_the_network_takes_small_steps_and_never_decays(stripes: Stream) -> None:
-    model = copy_of(Learner(stripes.classes, method="finetune", options={"network_lr": 0.25}))
+def test_the_network_has_a_small_learning_rate_and_no_decay(micro: FrozenViT) -> None:
+    model = build(Finetune, micro, network_lr=0.25)
     groups = model.parameter_groups(lr=0.1, weight_decay=0.5)
     rates = {id(p): (g["lr"], g["weight_decay"]) for g in groups for p in g["params"]}
     assert model.network is not None
@@ -82,25 +76,18 @@ def test_the_network_takes_small_steps_and_never_decays(stripes: Stream) -> None
     assert set(rates.values()) == {(0.025, 0)}
 
 
-def test_what_was_learned_survives_a_round_trip(stripes: Stream, tmp_path: Path) -> None:
-    learner = taught("finetune", stripes)
-    learner.save(tmp_path)
-    images = stripes.domains[0].test.images
-    again = load(tmp_path, device="cpu").predict(images).probabilities
-    assert torch.equal(again, learner.predict(images).probabilities)
+@pytest.mark.parametrize("method", [Joint, Lwf])
+def test_a_head_alone_needs_no_copy(method: type[Finetune], stripes: Stream) -> None:
+    learner, model = learner_of(method, trained="head")
+    learner.learn(stripes.domains[0])
+    assert model.network is None
+    assert model.trainable_count() == HEAD
+    assert not any("vit" in name for name in model.state())
+    with pytest.raises(SodapError, match=f"option 'trained' of {method.name}"):
+        learner_of(method, trained="nothing")
 
 
-def test_a_head_alone_needs_no_copy(stripes: Stream) -> None:
-    for method in ("joint", "lwf"):
-        model = copy_of(taught(method, stripes, trained="head"))
-        assert model.network is None
-        assert model.trainable_count() == HEAD
-        assert not any("vit" in name for name in model.state())
-    with pytest.raises(SodapError, match="option 'trained' of joint"):
-        taught("joint", stripes, trained="nothing")
-
-
-# ------------------------------------------------------------------ the upper bound
+# ------------------------------------------------------------------ joint training
 
 
 def test_joint_gets_all_domains_and_says_so(stripes: Stream, tmp_path: Path) -> None:
@@ -112,19 +99,14 @@ def test_joint_gets_all_domains_and_says_so(stripes: Stream, tmp_path: Path) -> 
     assert record.stages[1].stored is not None
     assert record.stages[1].stored[0].bytes == 48 * 3 * 32 * 32
     assert [stage.domain for stage in record.stages] == ["domain 0", "domain 1"]
-    assert [name for name in ("joint", "finetune") if find_method(name).learns_all_domains] == [
-        "joint"
-    ]
+    assert (Joint.learns_all_domains, Finetune.learns_all_domains) == (True, False)
 
 
-def test_joint_starts_every_stage_anew(stripes: Stream) -> None:
-    """Order leaves no trace: the last stage is the same whatever came before it."""
-    learners = [
-        Learner(stripes.classes, method="joint", training=TRAINING, device="cpu") for _ in range(2)
-    ]
-    learners[0].learn(stripes.domains[0])
-    assert copy_of(learners[0]).network is not None
-    for learner in learners:
-        learner.method.begin_stage(2, NO_IMAGES)
-    one, two = (learner.method.state() for learner in learners)
-    assert all(torch.equal(one[key], two[key]) for key in one if key != "kept")
+def test_joint_starts_every_stage_from_the_same_weights(stripes: Stream) -> None:
+    learner, model = learner_of(Joint)
+    initial = {name: tensor.clone() for name, tensor in model.state().items()}
+    learner.learn(stripes.domains[0])
+    assert not torch.equal(model.state()["head.weight"], initial["head.weight"])
+    model.begin_stage(2, NO_IMAGES)
+    state = model.state()
+    assert all(torch.equal(state[name], initial[name]) for name in initial if name != "kept")

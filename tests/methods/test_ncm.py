@@ -1,4 +1,4 @@
-"""The nearest class mean, against scikit-learn and against plain loops."""
+"""Nearest class mean, against scikit-learn and plain loops."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def learned(stream: Stream, **options: Any) -> Learner:
 
 
 def all_features(learner: Learner, stream: Stream) -> tuple[Tensor, Tensor]:
-    """Of the training images of all domains, as the backbone gives them, in float64."""
+    """Features of the training images of all domains, in float64."""
     images = torch.cat([domain.train.images for domain in stream.domains])
     labels = torch.cat([domain.train.labels for domain in stream.domains])
     backbone = learner.method.backbone
@@ -39,7 +39,7 @@ def all_features(learner: Learner, stream: Stream) -> tuple[Tensor, Tensor]:
         return backbone(backbone.prepare(images)).double(), labels
 
 
-def test_euclid_is_the_nearest_centroid_of_all_domains() -> None:
+def test_euclid_against_scikit_learns_nearest_centroid() -> None:
     stream = make_stream(domains=3, classes=4)
     learner = learned(stream, distance="euclid")
     features, labels = all_features(learner, stream)
@@ -54,7 +54,7 @@ def test_euclid_is_the_nearest_centroid_of_all_domains() -> None:
     assert len(set(expected)) == 4
 
 
-def test_cosine_is_the_smallest_angle() -> None:
+def test_cosine_against_a_loop() -> None:
     stream = make_stream(domains=2, classes=3)
     learner = learned(stream, distance="cosine")
     features, labels = all_features(learner, stream)
@@ -70,7 +70,7 @@ def test_cosine_is_the_smallest_angle() -> None:
         cosine = torch.nn.functional.normalize(queries) @ torch.stack(means).T
         logits = method(images).double()
     assert torch.equal(logits.argmax(1), cosine.argmax(1))
-    # One factor and one shift turn cosines into logits: no prediction and no order changes.
+    # Logits are cosines up to one factor and one shift.
     shift = logits - logits.mean(1, keepdim=True)
     angle = cosine - cosine.mean(1, keepdim=True)
     factor = (shift * angle).sum() / angle.square().sum()
@@ -78,8 +78,8 @@ def test_cosine_is_the_smallest_angle() -> None:
     torch.testing.assert_close(shift, factor * angle, rtol=1e-3, atol=1e-3 * float(factor))
 
 
-def test_probabilities_are_those_of_bayes_for_round_classes() -> None:
-    """Two classes, D dimensions, one variance: the posterior of a point, by the densities."""
+def test_probabilities_are_the_posterior_of_spherical_classes() -> None:
+    """Two classes with one variance: the posterior of a point, from the densities."""
     method = ncm(2, distance="euclid")
     width = method.backbone.width
     generator = torch.Generator().manual_seed(0)

@@ -1,4 +1,4 @@
-"""Streaming linear discriminant analysis, against scikit-learn and against plain loops."""
+"""Streaming linear discriminant analysis, against scikit-learn and plain loops."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def slda(backbone: FrozenViT, classes: int = 3, **options: Any) -> StreamingLDA:
 
 
 def drawn(backbone: FrozenViT, seed: int, count: int = 90) -> tuple[Tensor, Tensor]:
-    """Features of three classes of unequal size, far from the origin and not round at all."""
+    """Features of three classes of unequal size, far from the origin and not spherical."""
     generator = torch.Generator().manual_seed(seed)
     mix = torch.randn(backbone.width, backbone.width, generator=generator, dtype=torch.float64)
     labels = torch.tensor([0, 0, 0, 1, 1, 2]).repeat(count // 6)
@@ -40,12 +40,12 @@ def drawn(backbone: FrozenViT, seed: int, count: int = 90) -> tuple[Tensor, Tens
 
 
 @pytest.mark.parametrize("shrinkage", [1e-4, 0.1, 1.0])
-def test_it_is_scikit_learns(backbone: FrozenViT, shrinkage: float) -> None:
+def test_counts_as_priors_against_scikit_learn(backbone: FrozenViT, shrinkage: float) -> None:
     features, labels = drawn(backbone, 0)
     reference = LinearDiscriminantAnalysis(solver="lsqr", shrinkage=shrinkage)
     reference.fit(features.numpy(), labels.numpy())
     method = slda(backbone, shrinkage=shrinkage, priors="counts")
-    for start in range(0, 90, 17):  # in batches: the sums do not care
+    for start in range(0, 90, 17):  # in batches
         method.update(features[start : start + 17], labels[start : start + 17])
     weight, bias = method.solve()
     scale = np.abs(reference.coef_).max()
@@ -59,7 +59,7 @@ def test_it_is_scikit_learns(backbone: FrozenViT, shrinkage: float) -> None:
 def by_hand(
     features: NDArray[np.float64], labels: NDArray[np.int64], classes: int, shrinkage: float
 ) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
-    """Hayes & Kanan's head, image by image, with all classes equally likely."""
+    """The published head, image by image, with uniform priors."""
     width = features.shape[1]
     means = np.stack([features[labels == index].mean(0) for index in range(classes)])
     covariance = np.zeros((width, width))
@@ -72,7 +72,7 @@ def by_hand(
     return weight, -0.5 * np.einsum("cd,cd->c", weight, means)
 
 
-def test_uniform_priors_are_the_papers(backbone: FrozenViT) -> None:
+def test_uniform_priors_against_a_loop(backbone: FrozenViT) -> None:
     features, labels = drawn(backbone, 2)
     method = slda(backbone, shrinkage=1e-2)
     method.update(features, labels)
@@ -83,8 +83,8 @@ def test_uniform_priors_are_the_papers(backbone: FrozenViT) -> None:
     np.testing.assert_allclose(bias, expected_bias, rtol=1e-7)
 
 
-def test_the_learner_applies_this_head(stripes: Stream) -> None:
-    """End to end, from images: a head from all training features of both domains."""
+def test_a_learner_predicts_with_this_head(stripes: Stream) -> None:
+    """From images to logits, with the training features of both domains."""
     learner = Learner(stripes.classes, method="slda", options={"shrinkage": 0.1}, device="cpu")
     for domain in stripes.domains:
         learner.learn(domain)
@@ -100,6 +100,6 @@ def test_the_learner_applies_this_head(stripes: Stream) -> None:
     np.testing.assert_allclose(found, queries @ weight.T + bias, rtol=1e-3, atol=1e-2)
 
 
-def test_a_covariance_that_cannot_be_inverted_is_not_offered(backbone: FrozenViT) -> None:
+def test_shrinkage_must_be_positive(backbone: FrozenViT) -> None:
     with pytest.raises(SodapError, match="option 'shrinkage' of slda"):
         slda(backbone, shrinkage=0)

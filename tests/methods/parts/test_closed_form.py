@@ -1,4 +1,4 @@
-"""What a head from class means promises, whichever it is: no order, no class out of nothing."""
+"""Closed-form heads: independent of order, and without classes that were never seen."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from sodap.streams import Domain, MissingClassWarning, Split, Stream
 
 BACKBONE = build_backbone()
 
-every_one = pytest.mark.parametrize(
+every_head = pytest.mark.parametrize(
     ("method", "options"),
     [
         pytest.param("ncm", {"distance": "cosine"}, id="ncm cosine"),
@@ -44,14 +44,14 @@ def drawn(seed: int, count: int) -> tuple[Tensor, Tensor]:
     return centres[labels] + noise, labels
 
 
-@every_one
+@every_head
 @settings(max_examples=5)
 @given(sizes=st.lists(st.integers(1, 40), min_size=2, max_size=4), seed=st.integers(0, 99))
-def test_the_order_of_domains_leaves_no_trace(
+def test_the_order_of_domains_does_not_matter(
     method: str, options: dict[str, Any], sizes: list[int], seed: int
 ) -> None:
     features, labels = drawn(seed, sum(sizes) + 6)
-    bounds = [0, *accumulate(sizes[:-1]), len(labels)]  # the last part takes what is left
+    bounds = [0, *accumulate(sizes[:-1]), len(labels)]  # the last part takes the rest
     parts = [(features[low:high], labels[low:high]) for low, high in pairwise(bounds)]
     heads = []
     for order in list(permutations(parts))[:6]:
@@ -71,7 +71,7 @@ def without(domain: Domain, absent: int) -> Domain:
     return Domain(domain.name, train, domain.val, domain.test)
 
 
-@every_one
+@every_head
 def test_a_class_never_seen_is_never_predicted(
     method: str, options: dict[str, Any], stripes: Stream
 ) -> None:
@@ -82,14 +82,16 @@ def test_a_class_never_seen_is_never_predicted(
     before = learner.predict(images).probabilities
     assert (before[:, 1] == 0).all()
     assert before.isfinite().all()
-    # Once it is seen, in whatever domain, it can be predicted.
+    # Once a domain has it, it can be predicted.
     learner.learn(stripes.domains[1])
     assert (learner.predict(images).probabilities[:, 1] > 0).any()
 
 
-@every_one
-def test_one_image_a_class_is_enough(method: str, options: dict[str, Any], stripes: Stream) -> None:
-    """It has no covariance: for `slda` a round one takes its place."""
+@every_head
+def test_one_image_per_class_is_enough(
+    method: str, options: dict[str, Any], stripes: Stream
+) -> None:
+    """Without covariance, `slda` uses a spherical one."""
     domain = stripes.domains[0]
     learner = a_learner(stripes, method, options)
     learner.learn(Domain("few", domain.train.take(3), domain.val, domain.test))
