@@ -1,9 +1,11 @@
-"""How fast it is: one module a question, each run with `python -m benchmarks.NAME`."""
+"""Speed measurements: one module per question, each run with `python -m benchmarks.NAME`."""
 
 import os
 
-from sodap.memory import keep_freed_memory
+from sodap.allocator import keep_freed_memory
+from sodap.threads import configure_threads
 
-# Both before torch is there.
-keep_freed_memory()  # as the command line does
-os.environ.setdefault("KINETO_LOG_LEVEL", "99")  # a profiler that says nothing between figures
+# Before torch is imported, as the command line does.
+keep_freed_memory()
+configure_threads()
+os.environ.setdefault("KINETO_LOG_LEVEL", "99")  # no messages of the profiler between figures

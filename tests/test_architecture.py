@@ -15,7 +15,7 @@ ROOT = Path(sodap.__file__).parent
 # lower layers, but not from others in its own layer.
 LAYERS = [
     ["errors", "formats", "version"],
-    ["storage", "plugins", "memory", "randomness", "freezing", "interruption"],
+    ["storage", "plugins", "allocator", "threads", "randomness", "freezing", "interruption"],
     ["streams", "backbones", "evaluation"],
     ["prompting", "preserving", "drift", "balancing"],
     ["methods"],

@@ -1,4 +1,4 @@
-"""To be asked to end is to be interrupted: what is under way is written down first."""
+"""Handling of SIGTERM, which batch systems and containers send to end a process."""
 
 from __future__ import annotations
 
@@ -6,12 +6,12 @@ import signal
 from types import FrameType
 
 
-def heed_sigterm() -> None:
-    """From now on SIGTERM, by which batch systems and containers end a process, is a Ctrl-C."""
-    signal.signal(signal.SIGTERM, _stop)
+def interrupt_on_sigterm() -> None:
+    """Treat SIGTERM like Ctrl-C, so that state is saved."""
+    signal.signal(signal.SIGTERM, _interrupt)
 
 
-def _stop(*_: int | FrameType | None) -> None:
-    """Once: a second request must not disturb the writing that the first one brought about."""
+def _interrupt(*_: int | FrameType | None) -> None:
+    # Only once: a second signal must not disturb the saving that the first one causes.
     signal.signal(signal.SIGTERM, signal.SIG_IGN)
     raise KeyboardInterrupt

@@ -11,10 +11,11 @@ import typer
 from rich.console import Console
 from rich.table import Table
 
+from sodap.allocator import keep_freed_memory
 from sodap.cli.data import app as data_app
 from sodap.errors import SodapError
-from sodap.interruption import heed_sigterm
-from sodap.memory import keep_freed_memory
+from sodap.interruption import interrupt_on_sigterm
+from sodap.threads import configure_threads
 from sodap.version import __version__
 
 # Heavy imports wait inside the commands: `sodap --help` answers at once.
@@ -35,7 +36,8 @@ def main() -> None:
     sys.argv[0] = "sodap"  # records quote the command, wherever it is installed
     warnings.showwarning = _show_warning  # type: ignore[assignment]
     keep_freed_memory()
-    heed_sigterm()
+    configure_threads()
+    interrupt_on_sigterm()
     try:
         app(prog_name="sodap")
     except SodapError as error:

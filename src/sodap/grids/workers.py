@@ -21,7 +21,7 @@ from multiprocessing.context import SpawnProcess
 from typing import Any, Generic, TypeVar
 
 from sodap.errors import SodapError
-from sodap.interruption import heed_sigterm
+from sodap.interruption import interrupt_on_sigterm
 
 T = TypeVar("T")
 R = TypeVar("R")
@@ -136,7 +136,7 @@ def _cause(code: int | None) -> str:
 
 def _serve(pipe: connection.Connection[Any, Any], work: Callable[[Any], Any]) -> None:
     signal.signal(signal.SIGINT, signal.SIG_IGN)
-    heed_sigterm()
+    interrupt_on_sigterm()
     try:
         while True:
             pipe.send(_attempt(work, pipe.recv()))

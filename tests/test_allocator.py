@@ -9,7 +9,7 @@ import pytest
 
 FAULTS = """
 import resource, sys
-from sodap.memory import keep_freed_memory
+from sodap.allocator import keep_freed_memory
 if sys.argv[1] == "kept":
     keep_freed_memory()
 import numpy as np
@@ -27,7 +27,7 @@ print(resource.getrusage(resource.RUSAGE_SELF).ru_minflt - before)
 
 CHILD = """
 import os, subprocess, sys
-from sodap.memory import keep_freed_memory
+from sodap.allocator import keep_freed_memory
 keep_freed_memory()
 print(subprocess.run([sys.executable, "-c", sys.argv[1], "left"], text=True, check=True,
                      stdout=subprocess.PIPE).stdout)
