@@ -94,7 +94,7 @@ def test_killed_in_the_middle_of_an_epoch_and_resumed(tmp_path: Path) -> None:
         [str(SODAP), *RUN, "--out", "killed"], cwd=tmp_path, stdout=subprocess.DEVNULL
     )
     deadline = time.monotonic() + 240
-    while not (log.exists() and '"stage": 2, ' in log.read_text()):
+    while not (log.exists() and '"stage":2,' in log.read_text()):
         assert process.poll() is None, "it ended before it could be killed"
         assert time.monotonic() < deadline
         time.sleep(0.02)
