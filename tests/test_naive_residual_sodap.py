@@ -19,7 +19,7 @@ from sodap.methods import Batch
 from sodap.methods.residual_sodap import ResidualSodap
 from sodap.randomness import Randomness
 from sodap.streams import Domain, Split
-from tests.conftest import make_stream
+from tests.conftest import TINY_VIT, make_stream
 from tests.naive_residual_sodap import Batches, Naive
 
 Step = tuple[dict[str, Tensor], dict[str, Tensor]]
@@ -66,7 +66,9 @@ class Teaching:
     """The package's learner, with the losses and gradients of every step."""
 
     def __init__(self, options: dict[str, Any]) -> None:
-        self.learner = Learner(STREAM.classes, options=options, training=TRAINING, device="cpu")
+        self.learner = Learner(
+            STREAM.classes, options=options, training=TRAINING, device="cpu", **TINY_VIT
+        )
         method = self.learner.method
         assert isinstance(method, ResidualSodap)
         self.method = method.double()

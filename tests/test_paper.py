@@ -14,7 +14,7 @@ import torch
 
 import sodap
 from sodap.learning import Learner, Training
-from tests.conftest import make_stream
+from tests.conftest import TINY_VIT, make_stream
 from tests.test_docs import resolve
 
 PAGE = (Path(__file__).parents[1] / "docs" / "paper.md").read_text("utf-8")
@@ -53,7 +53,9 @@ def called_code(options: dict[str, Any]) -> set[CodeType]:
         if event == "call" and frame.f_code.co_filename.startswith(root):
             seen.add(frame.f_code)
 
-    learner = Learner(STREAM.classes, options=SMALL | options, training=TRAINING, device="cpu")
+    learner = Learner(
+        STREAM.classes, options=SMALL | options, training=TRAINING, device="cpu", **TINY_VIT
+    )
     sys.setprofile(on_event)
     try:
         for domain in STREAM.domains:
