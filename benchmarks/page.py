@@ -73,8 +73,9 @@ the ratio to the sharp one says what the prompts themselves cost.
   does cuDNN plan its attention for them, as it does for every new size of a batch.
 - **Files are written while the run goes on** (`sodap.runs.writer.Writer`): checkpoints, the
   log, the record, evidence, and the model of each stage.
-- **Freed memory stays with the process** on a CPU (`sodap.allocator.keep_freed_memory`), and waiting
-  threads spin only briefly, or not at all on a busy machine (`sodap.threads.configure_threads`).
+- **Freed memory stays with the process** on a CPU (`sodap.allocator.keep_freed_memory`).
+- **Waiting threads** spin only briefly, or not at all on a busy machine
+  (`sodap.threads.configure_threads`).
 - `backprop=cls_row`, an option of `residual-sodap`, goes back along the CLS row only
   (`sodap.backbones.PortedViT.along_cls`). Losses are the same (with timm's fused attention, to the
   last bit); that patches have seen earlier prompts is left out of the gradient. Of the activations,

@@ -1,7 +1,7 @@
 """Independent random generators, each with a name, from one seed.
 
-Every draw of a run comes from a generator made for its purpose, stage and epoch. A resumed run makes
-the same generators again, so no random state has to be saved.
+Every draw of a run comes from a generator made for its purpose, stage and epoch. A resumed run
+makes the same generators again, so no random state has to be saved.
 """
 
 from __future__ import annotations
