@@ -26,7 +26,7 @@ from torch.profiler import ProfilerActivity, profile, record_function
 from benchmarks.figures import write
 from benchmarks.steps import Contender, make, seconds, wait
 from sodap.prompting.prompter import Prompter, PromptPass
-from sodap.reporting.figures.svg import STYLE
+from sodap.reporting.figures.style import STYLE
 
 KINDS = {
     "attention": ("a", "#2f86d0"),

@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 import typer
 from rich.console import Console
-from tests.reporting.made_runs import a_record, write
+from tests.reporting.records import a_record, write
 
 from sodap.cli import ablate
 from sodap.cli.bench import FORMATS, GridProgress, run_bench, show_tables
@@ -72,10 +72,10 @@ def status(folder: Path) -> Any:
         (["bench", "table7"], "no grid is called 'table7'"),
         (["bench", "table1", "--methods", "magic"], "no method is called 'magic'"),
         (["bench", "table1", "seed=3"], "give --seeds instead"),
-        (["table", "nowhere"], "there is nothing at nowhere"),
+        (["table", "nowhere"], "nowhere does not exist"),
         (
             ["table", ".", "--metric", "NONSENSE"],
-            f"no metric is called 'NONSENSE'; there are: {', '.join(METRICS)}\n",
+            f"unknown metric 'NONSENSE'; choose from: {', '.join(METRICS)}\n",
         ),
     ],
 )
@@ -116,7 +116,7 @@ def test_a_table_counts_what_it_leaves_out(
 ) -> None:
     write(tmp_path / "done" / "record.json", a_record("ridge", 0, 0.9))
     for seed in range(1, count + 1):
-        record = a_record("ridge", seed, 0.9) | {"status": "interrupted"}
+        record = a_record("ridge", seed, 0.9, status="interrupted")
         write(tmp_path / f"s{seed}" / "record.json", record)
     show_tables(Console(file=io.StringIO(), width=80), [tmp_path], "text", None, ())
     assert capsys.readouterr().err == f"sodap: {words}"
@@ -159,8 +159,7 @@ def test_a_table_says_whom_it_compares_with(tmp_path: Path) -> None:
 
 def test_a_table_warns_of_a_row_of_two_settings(tmp_path: Path) -> None:
     for seed in range(2):
-        record = a_record("ridge", seed, 0.9)
-        record["config"]["training"] = {"epochs": seed}
+        record = a_record("ridge", seed, 0.9, edits={"config.training.epochs": seed + 1})
         write(tmp_path / f"s{seed}" / "record.json", record)
     found = call("table", ".", cwd=tmp_path)
     assert found.returncode == 0
@@ -172,19 +171,18 @@ def test_a_table_warns_of_a_row_of_two_settings(tmp_path: Path) -> None:
 def test_a_table_warns_of_unequal_terms(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], form: str
 ) -> None:
-    """Once, in whatever format: with the verdict where there is one."""
+    """Once in every format, with the conclusion if there is one."""
     for method, epochs in (("anchored", 8), ("sequential", 1)):
-        record = a_record(method, 0, 0.9)
-        record["config"]["training"] = {"epochs": epochs}
+        record = a_record(method, 0, 0.9, edits={"config.training.epochs": epochs})
         write(tmp_path / method / "record.json", record)
     shown = io.StringIO()
     show_tables(Console(file=shown, width=500), [tmp_path], form, None, ())
     out, err = capsys.readouterr()
-    words = "not on equal terms: training.epochs is 8 for `anchored` and 1 for `sequential`"
+    words = "training.epochs is 8 for `anchored` and 1 for `sequential`"
     told = (shown.getvalue() + out + err).replace("`", "")
     assert told.count(words.replace("`", "")) == 1
     if form in ("csv", "latex"):
-        assert err == f"sodap: warning: weather, micro at 32 pixels: {words}\n"
+        assert err.startswith("sodap: weather, micro at 32 pixels: Warning: ")
     else:
         assert err == ""
 

@@ -91,5 +91,5 @@ def test_a_wrong_shape_is_named(shape: tuple[int, ...]) -> None:
 def test_a_missing_result_of_a_learned_domain_is_named() -> None:
     R = RUN.copy()
     R[2, 0] = np.nan
-    with pytest.raises(SodapError, match="missing"):
+    with pytest.raises(SodapError, match="no result for a domain"):
         average_accuracy(R)

@@ -85,7 +85,7 @@ def test_pairs_tell_more_than_two_intervals() -> None:
 
 
 def test_other_images_cannot_be_paired() -> None:
-    with pytest.raises(SodapError, match="same images"):
+    with pytest.raises(SodapError, match="same test images"):
         difference_intervals(made(2, [10, 10]), made(2, [10, 11]))
     with pytest.raises(SodapError):
         metric_intervals([np.zeros((2, 0), bool)])

@@ -1,4 +1,4 @@
-"""The numbers drawn are the numbers of the record."""
+"""Figures show the numbers that they are given."""
 
 from __future__ import annotations
 
@@ -9,23 +9,29 @@ import numpy as np
 import pytest
 import torch
 from matplotlib.axes import Axes
+from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.colors import to_hex
 from matplotlib.figure import Figure
 from matplotlib.patches import Rectangle
 
-from sodap.reporting import (
-    accuracy_matrix,
-    drift,
-    forgetting,
-    losses,
-    pool_growth,
-    samples,
-    to_svg,
-)
-from sodap.reporting.figures.losses import group_means, losses_by_step, unweighed
-from sodap.reporting.figures.svg import lay_out
+from sodap.evaluation import reliability
+from sodap.reporting.figures.accuracy import accuracy_matrix, calibration, forgetting
+from sodap.reporting.figures.images import samples
+from sodap.reporting.figures.prompts import drift, drift_by_layer, pool_growth
+from sodap.reporting.figures.svg import lay_out, to_png, to_svg
+from sodap.reporting.figures.training import group_means, losses
+from sodap.reporting.pages.training import without_weights
 
-from .made_records import CLASSES, DOMAINS, made_log, made_record, made_stream, made_traces
+from .records import (
+    CLASSES,
+    DOMAINS,
+    a_log,
+    a_trace,
+    edited,
+    grey_stream,
+    prompt_stages,
+    results_matrix,
+)
 
 
 def texts(axes: Axes) -> list[str]:
@@ -38,46 +44,48 @@ def labels(axes: Axes, which: str) -> list[str]:
 
 
 def line(axes: Axes, label: str) -> np.ndarray[tuple[int, int], np.dtype[np.float64]]:
-    """`[points, 2]` of the one line with this label."""
-    (found,) = [line for line in axes.lines if line.get_label() == label]
-    return np.array(found.get_xydata())
+    """Points `[N, 2]` of all lines with this label."""
+    found = [line for line in axes.lines if line.get_label() == label]
+    return np.concatenate([np.array(each.get_xydata()) for each in found])
 
 
 def dotted(axes: Axes) -> list[list[float]]:
     return [np.array(line.get_ydata()).tolist() for line in axes.lines if line.is_dashed()]
 
 
-def test_samples_show_one_row_a_domain_and_each_class() -> None:
-    axes = samples(made_stream()).axes[0]
+# ------------------------------------------------------------------ images
+
+
+def test_samples_have_a_row_per_domain_and_a_column_per_class() -> None:
+    axes = samples(grey_stream()).axes[0]
     sheet = np.asarray(axes.images[0].get_array())
     assert labels(axes, "x") == list(CLASSES)
     assert labels(axes, "y") == list(DOMAINS)
-    rows = np.split(sheet, len(DOMAINS))
-    for domain, row in enumerate(rows):
+    for domain, row in enumerate(np.split(sheet, len(DOMAINS))):
         for label, part in enumerate(np.split(row, len(CLASSES), axis=1)):
-            seen = part[part[..., 3] == 255]
-            assert len(seen) == 2 * 8 * 8  # all images that there are: two, though five would fit
-            assert (seen[:, :3] == 10 * domain + label).all()
+            opaque = part[part[..., 3] == 255]
+            assert len(opaque) == 2 * 8 * 8  # both images, though there is space for five
+            assert (opaque[:, :3] == 10 * domain + label).all()
 
 
-def test_samples_part_classes_more_than_images() -> None:
-    sheet = np.asarray(samples(made_stream(("snow",))).axes[0].images[0].get_array())
-    wide = sheet.shape[1] // 2
-    taken = sheet[:, :wide, 3].max(axis=0) > 0  # of the first class; there are two of five images
+def test_samples_have_more_space_between_classes_than_between_images() -> None:
+    sheet = np.asarray(samples(grey_stream(("snow",))).axes[0].images[0].get_array())
+    width = sheet.shape[1] // 2
+    taken = sheet[:, :width, 3].max(axis=0) > 0  # the first class has two of five images
     assert np.flatnonzero(taken).tolist() == [*range(8), *range(11, 19)]
-    assert wide == 5 * 8 + 4 * 3 + 12
+    assert width == 5 * 8 + 4 * 3 + 12
 
 
 def test_samples_of_large_images_and_many_classes_stay_small() -> None:
     classes = tuple(f"class {index}" for index in range(12))
-    figure = samples(made_stream(classes=classes, size=300))
+    figure = samples(grey_stream(classes=classes, size=300))
     sheet = np.asarray(figure.axes[0].images[0].get_array())
     assert labels(figure.axes[0], "x") == list(classes[:10])
     assert sheet.shape[1] < 600
 
 
 def test_samples_leave_a_missing_class_clear() -> None:
-    stream = made_stream(("snow",))
+    stream = grey_stream(("snow",))
     test = stream.domains[0].test
     keep = test.labels == 0
     object.__setattr__(test, "images", test.images[keep])
@@ -88,51 +96,44 @@ def test_samples_leave_a_missing_class_clear() -> None:
     assert not dog[..., 3].any()
 
 
+# ------------------------------------------------------------------ accuracy
+
+
 @pytest.mark.parametrize("stages", [1, 2, 3])
 def test_accuracy_matrix_writes_r(stages: int) -> None:
-    record = made_record(stages)
-    axes = accuracy_matrix(record, "mine").axes[0]
-    R = record["R"]["accuracy"]
+    R = results_matrix(stages)
+    axes = accuracy_matrix(R, DOMAINS, "mine").axes[0]
     assert axes.get_title() == "mine"
     assert texts(axes) == [f"{value:.3f}" for row in R for value in row]
     assert labels(axes, "x") == list(DOMAINS)
     assert labels(axes, "y") == [f"after {name}" for name in DOMAINS[:stages]]
 
 
-def test_accuracy_matrix_colours_only_what_was_learned() -> None:
-    axes = accuracy_matrix(made_record(), "mine").axes[0]
+def test_accuracy_matrix_colours_only_learned_domains() -> None:
+    axes = accuracy_matrix(results_matrix(), DOMAINS, "mine").axes[0]
     cells = [patch for patch in axes.patches if isinstance(patch, Rectangle)]
     filled = [to_hex(cell.get_facecolor(), keep_alpha=True)[-2:] == "ff" for cell in cells]
     assert np.array_equal(np.reshape(filled, (3, 3)), np.tri(3, dtype=bool))
 
 
-def test_forgetting_follows_each_domain_in_each_method() -> None:
-    records = {"ours": made_record(), "theirs": made_record(level=0.8, loss=0.2)}
-    panels = forgetting(records).axes
+def test_forgetting_has_a_line_per_domain_and_method() -> None:
+    results = {"ours": results_matrix(), "theirs": results_matrix(level=0.8, loss=0.2)}
+    panels = forgetting(results, DOMAINS).axes
     assert [panel.get_title() for panel in panels] == list(DOMAINS)
     for domain, panel in enumerate(panels):
-        for name, record in records.items():
-            column = np.array(record["R"]["accuracy"])[:, domain]
+        for name, R in results.items():
+            column = np.array(R)[:, domain]
             points = line(panel, name)
             assert np.array_equal(points[:, 0], np.arange(domain + 1, 4))
             assert np.array_equal(points[:, 1], column[domain:])
             assert column[: domain + 1].tolist() in dotted(panel)
+    colours = {(each.get_label(), each.get_color()) for panel in panels for each in panel.lines}
+    assert len({pair for pair in colours if pair[0] in results}) == 2
 
 
-def test_forgetting_keeps_a_methods_colour() -> None:
-    panels = forgetting({"ours": made_record(), "theirs": made_record()}).axes
-    colours = {
-        (line.get_label(), line.get_color())
-        for panel in panels
-        for line in panel.lines
-        if line.get_label() in ("ours", "theirs")
-    }
-    assert len(colours) == 2
-
-
-def test_long_names_above_panels_lose_their_middle() -> None:
+def test_long_titles_lose_their_middle() -> None:
     names = ("a-camera-that-has-a-very-long-name-1", "a-camera-that-has-a-very-long-name-2", "snow")
-    figure = forgetting({"ours": made_record(stream=made_stream(names))})
+    figure = forgetting({"ours": results_matrix()}, names)
     lay_out(figure)
     titles = [panel.get_title() for panel in figure.axes]
     assert titles[2] == "snow"
@@ -140,51 +141,88 @@ def test_long_names_above_panels_lose_their_middle() -> None:
         assert re.fullmatch(rf"a-camera.*….*name-{end}", title)
 
 
+@pytest.mark.parametrize("count", [1, 3, 4, 5])
+@pytest.mark.parametrize("name", ["03-deepdrid_uwf", "a-camera-that-has-a-very-long-name"])
+def test_calibration_errors_are_complete_under_long_names(name: str, count: int) -> None:
+    found = [reliability([0.2, 0.9, 0.8], [False, True, place > 2]) for place in range(count)]
+    figure = calibration(found, [f"{name}{place}" for place in range(count)])
+    lay_out(figure)
+    canvas = FigureCanvasAgg(figure)
+    canvas.draw()  # type: ignore[no-untyped-call]
+    renderer = canvas.get_renderer()  # type: ignore[no-untyped-call]
+    boxes = [axes.title.get_window_extent(renderer) for axes in figure.axes]
+    for axes, each, box in zip(figure.axes, found, boxes, strict=True):
+        assert axes.get_title().endswith(f"\nECE {each.error:.3f}")
+        assert box.x0 >= 0
+        assert box.x1 <= figure.bbox.width
+        others = [*boxes, *(label.get_window_extent(renderer) for label in figure.texts)]
+        assert sum(box.overlaps(other) for other in others) == 1, "only itself"
+
+
+# ------------------------------------------------------------------ prompts
+
+
 def test_pool_growth_stacks_active_on_frozen() -> None:
-    record = made_record()
-    axes = pool_growth(record).axes[0]
-    pools = [stage["ended"]["pool"] for stage in record["stages"]]
+    stages = prompt_stages().stages
+    axes = pool_growth(stages).axes[0]
+    pools = [stage.ended.pool for stage in stages if stage.ended.pool]
     frozen, active = axes.containers
-    assert [bar.get_height() for bar in frozen] == [pool["frozen"] for pool in pools]
-    assert [bar.get_height() for bar in active] == [pool["active"] for pool in pools]
-    assert [bar.get_y() for bar in active] == [pool["frozen"] for pool in pools]
+    assert [bar.get_height() for bar in frozen] == [pool.frozen for pool in pools]
+    assert [bar.get_height() for bar in active] == [pool.active for pool in pools]
+    assert [bar.get_y() for bar in active] == [pool.frozen for pool in pools]
     assert texts(axes) == ["", "31", "62", "32", "33", "34"]
 
 
 def test_drift_shows_batches_mean_band_and_growth() -> None:
-    record = made_record()
-    axes = drift(record).axes[0]
-    met = [stage["begun"]["drift"] for stage in record["stages"][1:]]
+    stages = prompt_stages().stages
+    axes = drift(stages).axes[0]
+    measured = [stage.begun.drift for stage in stages if stage.begun.drift]
     dots = [line for line in axes.lines if line.get_label() == "one batch"]
     means = [line for line in axes.lines if line.get_label() == "stage mean"]
-    for facts, dot, mean in zip(met, dots, means, strict=True):
-        assert np.allclose(dot.get_ydata(), np.mean(facts["scores"], axis=1))
-        assert np.allclose(mean.get_ydata(), facts["score"])
+    for found, dot, mean in zip(measured, dots, means, strict=True):
+        assert np.allclose(dot.get_ydata(), np.mean(found.scores, axis=1))
+        assert np.allclose(mean.get_ydata(), found.score)
     (band,) = axes.collections  # the last stage has none
     heights = np.array(band.get_paths()[0].vertices)[:, 1]
     assert (heights.min(), heights.max()) == (0.4, 3.1)
     assert texts(axes) == ["+33", "+34", "prompts"]
-    assert axes.get_ylim()[1] > max(np.max(facts["scores"]) for facts in met)
+    assert axes.get_ylim()[1] > max(np.max(found.scores) for found in measured)
+
+
+def test_drift_above_the_band_is_orange() -> None:
+    band = {"mean": 0.8, "low": 0.5, "high": 1.0}
+    found = {"scores": [[0.9, 1.1]], "null_band": band, "score": 1.0, "added": 3}
+    record = edited(prompt_stages(), edits={"stages.1.begun.drift": found})
+    picture = np.asarray(drift_by_layer(record.stages[1:2]).axes[0].images[0].get_array())
+    inside, above = picture[:, 0]
+    assert inside[2] > inside[0]  # more blue than red
+    assert above[0] > above[2]
+
+
+# ------------------------------------------------------------------ training
 
 
 def test_losses_and_weights_of_every_epoch() -> None:
-    rows = made_log()
+    rows = a_log()
     top, bottom = losses(rows).axes
     for axes, kind in ((top, "losses"), (bottom, "weights")):
         for term in ("ce", "real"):
-            points = line(axes, term)
-            drawn = {x: y for x, y in points if not np.isnan(y)}
-            assert drawn == {
-                epoch: row[kind][term] for epoch, row in enumerate(rows, 1) if term in row[kind]
-            }
-            assert np.isnan(points[points[:, 0] == 4.5, 1]).all()  # no line from stage to stage
+            expected = [
+                (epoch, getattr(row, kind)[term])
+                for epoch, row in enumerate(rows, 1)
+                if term in getattr(row, kind)
+            ]
+            assert [tuple(point) for point in line(axes, term)] == expected
+            drawn = [each for each in axes.lines if each.get_label() == term]
+            assert all(len(each.get_xdata()) == 2 for each in drawn), "a line per stage"  # type: ignore[arg-type]
+    assert [text.get_text() for text in top.figure.legends[0].get_texts()] == ["ce", "real"]
 
 
 @pytest.mark.parametrize("values", [(1.04, 1.05), (1.0, 1.0), (0.2, 0.9), (0.05, 40.0)])
 def test_the_axis_of_weights_fits_them(values: tuple[float, float]) -> None:
-    rows = made_log()
+    rows = a_log()
     for row, weight in zip(rows[2:], values * 2, strict=True):
-        row["weights"] = dict.fromkeys(row["weights"], weight)
+        row.weights.update(dict.fromkeys(row.weights, weight))
     bottom = losses(rows).axes[1]
     low, high = bottom.get_ylim()
     assert low < min(values)
@@ -196,140 +234,131 @@ def test_the_axis_of_weights_fits_them(values: tuple[float, float]) -> None:
 
 
 @pytest.mark.parametrize("small", [3e-5, 0.004, 0.7])
-def test_small_losses_are_seen(small: float) -> None:
-    rows = made_log()
+def test_small_losses_are_visible(small: float) -> None:
+    rows = a_log()
     for row in rows[2:]:
-        row["losses"]["real"] = small
-    rows[2]["losses"]["real"] = 0.0  # exactly 0 stays at the bottom
-    for figure in (losses(rows), losses_by_step(rows, made_traces(rows))):
+        row.losses["real"] = small
+    rows[2].losses["real"] = 0.0  # exactly 0 stays at the bottom
+    for figure in (losses(rows), losses(rows, a_trace(rows))):
         top = figure.axes[0]
         heights = top.transAxes.inverted().transform(
             top.transData.transform([(1, 0.0), (1, small), (1, 3.0)])
         )[:, 1]
         assert heights[0] == pytest.approx(0)
-        assert heights[1] > 0.1, "not squashed onto zero"
+        assert heights[1] > 0.1
         assert heights[2] < 1
         assert 0 in top.get_yticks()
 
 
-def test_one_step_without_loss_does_not_stretch_the_axis() -> None:
-    rows = made_log()
-    traces = made_traces(rows)
-    usual = losses_by_step(rows, traces).axes[0].get_yticks()
-    traces[2].losses["real"][0] = 1e-9  # distillation, before anything has changed
-    assert np.array_equal(losses_by_step(rows, traces).axes[0].get_yticks(), usual)
+def test_a_step_with_almost_no_loss_does_not_stretch_the_axis() -> None:
+    rows = a_log()
+    traces = a_trace(rows)
+    usual = losses(rows, traces).axes[0].get_yticks()
+    traces[2].losses["real"][0] = 1e-9  # distillation before the first update
+    assert np.array_equal(losses(rows, traces).axes[0].get_yticks(), usual)
 
 
 def test_losses_that_are_all_zero_can_be_drawn() -> None:
-    rows = [{**row, "losses": {"ce": 0.0}, "weights": {}} for row in made_log()]
+    rows = [row.model_copy(update={"losses": {"ce": 0.0}, "weights": {}}) for row in a_log()]
     assert losses(rows).axes[0].get_ylim()[1] > 0
 
 
-def test_which_stages_have_no_weights() -> None:
-    rows = made_log()
-    assert unweighed(rows) == " (stage 1 has none)"
-    assert unweighed(rows[2:]) == ""
-    rows[2]["weights"] = rows[3]["weights"] = {}
-    assert unweighed(rows) == " (stages 1, 2 have none)"
+def test_stages_without_weights_are_named() -> None:
+    rows = a_log()
+    assert without_weights(rows) == " (not in stage 1)"
+    assert without_weights(rows[2:]) == ""
+    rows[2].weights.clear()
+    rows[3].weights.clear()
+    assert without_weights(rows) == " (not in stages 1, 2)"
 
 
-def test_losses_without_weights_have_one_panel() -> None:
-    assert len(losses(made_log(weighed=False)).axes) == 1
-    assert len(losses(made_log(1)).axes) == 1
-
-
-def steps_of(axes: Axes, term: str) -> list[list[tuple[float, float]]]:
-    """Of every stage, the points of the line of one term."""
-    found = [np.array(each.get_xydata()) for each in axes.lines if each.get_label() == f"_{term}"]
-    return [[(float(x), float(y)) for x, y in points] for points in found]
+def test_without_weights_there_is_one_panel() -> None:
+    rows = a_log(weighed=False)
+    for figure in (losses(rows), losses(rows, a_trace(rows)), losses(a_log(1))):
+        assert len(figure.axes) == 1
 
 
 def test_losses_and_weights_of_every_step() -> None:
-    rows = made_log()
-    traces = made_traces(rows)
-    top, bottom = losses_by_step(rows, traces).axes
+    rows = a_log()
+    traces = a_trace(rows)
+    top, bottom = losses(rows, traces).axes
     for axes, kind in ((top, "losses"), (bottom, "weights")):
         for term in ("ce", "real"):
             expected = [
-                [(6 * (stage - 1) + at, float(value)) for at, value in enumerate(values[term], 1)]
+                (6.0 * (stage - 1) + place, float(value))
                 for stage, trace in traces.items()
-                if term in (values := getattr(trace, kind))
+                if term in getattr(trace, kind)
+                for place, value in enumerate(getattr(trace, kind)[term], 1)
             ]
-            assert steps_of(axes, term) == expected, "a line a stage, a point a step"
-            assert axes.get_ylim()[1] > max(y for points in expected for _, y in points)
+            drawn = line(axes, f"_{term}")
+            assert [(float(x), float(y)) for x, y in drawn] == expected
+            assert axes.get_ylim()[1] > drawn[:, 1].max()
         borders = [each.get_xdata()[0] for each in axes.lines if len(each.get_xdata()) == 2]  # type: ignore[index, arg-type]
         assert borders == [6.5, 12.5]
     means = line(top, "ce")
-    assert means[:, 0].tolist() == [2, 5, 8, 11, 14, 17], "the middle of each epoch's three steps"
-    assert means[:, 1].tolist() == [row["losses"]["ce"] for row in rows]
+    assert means[:, 0].tolist() == [2, 5, 8, 11, 14, 17], "the middle of the steps of an epoch"
+    assert means[:, 1].tolist() == [row.losses["ce"] for row in rows]
     later = line(top, "real")[:, 1]
     assert np.isnan(later[:2]).all(), "stage 1 has no such loss"
-    assert later[2:].tolist() == [row["losses"]["real"] for row in rows[2:]]
+    assert later[2:].tolist() == [row.losses["real"] for row in rows[2:]]
     assert texts(top) == ["stage", "1", "2", "3"]
 
 
 @pytest.mark.parametrize("size", [1, 2, 4, 10])
-def test_many_steps_are_drawn_as_means(size: int) -> None:
+def test_steps_are_averaged_in_groups(size: int) -> None:
     values = np.array([4, 8, np.nan, 2, np.nan, np.nan, np.nan, np.nan, 1], np.float32)
     x, y = group_means(values, size)
     for place, start in enumerate(range(0, len(values), size)):
         group = values[start : start + size]
-        there = group[~np.isnan(group)]
-        expected = there.mean() if len(there) else np.nan
+        known = group[~np.isnan(group)]
+        expected = known.mean() if len(known) else np.nan
         assert np.isclose(y[place], expected, equal_nan=True)
         assert x[place] == np.mean(np.arange(start, start + len(group)))
     assert len(x) == len(y) == -(-len(values) // size)
 
 
-def test_steps_without_weights_have_one_panel() -> None:
-    rows = made_log(weighed=False)
-    assert len(losses_by_step(rows, made_traces(rows)).axes) == 1
+# ------------------------------------------------------------------ SVG and PNG
 
 
 def every_figure() -> dict[str, Figure]:
-    record = made_record()
+    stages, rows = prompt_stages().stages, a_log()
     return {
-        "samples": samples(made_stream()),
-        "matrix": accuracy_matrix(record, "mine"),
-        "forgetting": forgetting({"ours": record, "theirs": record}),
-        "pool": pool_growth(record),
-        "drift": drift(record),
-        "losses": losses(made_log()),
-        "steps": losses_by_step(made_log(), made_traces(made_log())),
+        "samples": samples(grey_stream()),
+        "matrix": accuracy_matrix(results_matrix(), DOMAINS, "mine"),
+        "forgetting": forgetting({"ours": results_matrix()}, DOMAINS),
+        "pool": pool_growth(stages),
+        "drift": drift(stages),
+        "losses": losses(rows),
+        "steps": losses(rows, a_trace(rows)),
     }
 
 
-def test_svg_is_the_same_every_time_and_says_what_it_is() -> None:
+def test_svg_is_deterministic_and_described() -> None:
     again = every_figure()
+    ids = []
     for name, figure in every_figure().items():
-        svg = to_svg(figure, f'"{name}" <of> mine')
-        assert svg == to_svg(again[name], f'"{name}" <of> mine')
+        title = f'"{name}" <of> mine'
+        svg = to_svg(figure, title)
+        assert svg == to_svg(again[name], title)
         root = ElementTree.fromstring(svg)
         assert root.get("role") == "img"
-        assert root.get("aria-label") == f'"{name}" <of> mine'
-        assert root[0].text == f'"{name}" <of> mine'
+        assert root.get("aria-label") == title
+        assert root[0].text == title
+        ids += re.findall(r'\bid="([^"]+)"', svg)
+    assert len(ids) == len(set(ids)), "no two figures on a page share an id"
 
 
-def test_svg_takes_ink_from_the_page_and_keeps_text() -> None:
-    svg = to_svg(accuracy_matrix(made_record(), "mine"), "R")
+def test_svg_has_the_text_and_the_colour_of_the_page() -> None:
+    names = ("$x_1$", "a & <b>", "$")
+    svg = to_svg(accuracy_matrix(results_matrix(), names, "$1 & $2"), "R")
     assert "currentColor" in svg
     assert "#010101" not in svg
-    assert "after snow" in svg
     assert "system-ui, sans-serif" in svg
     assert "<style" not in svg
     assert "<metadata" not in svg
+    found = set(ElementTree.fromstring(svg).itertext())
+    assert {*names, "$1 & $2", "after $x_1$"} <= found
 
 
-def test_svgs_on_one_page_share_no_names() -> None:
-    names = [
-        re.findall(r'\bid="([^"]+)"', to_svg(figure, title))
-        for title, figure in every_figure().items()
-    ]
-    flat = [name for each in names for name in each]
-    assert len(flat) == len(set(flat))
-
-
-def test_names_are_taken_literally() -> None:
-    record = made_record(stream=made_stream(("$x_1$", "a & <b>", "$")))
-    svg = to_svg(accuracy_matrix(record, "$1 & $2"), "R")
-    assert {"$x_1$", "a & <b>", "$", "$1 & $2"} <= set(ElementTree.fromstring(svg).itertext())
+def test_png_is_a_picture() -> None:
+    assert to_png(forgetting({"ours": results_matrix()}, DOMAINS)).startswith(b"\x89PNG")

@@ -1,72 +1,75 @@
+"""Tables of methods over seeds: numbers, ranking, differences, formats."""
+
 from __future__ import annotations
 
 import csv
 import io
 import re
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
 from rich.console import Console
 
 from sodap.errors import SodapError
-from sodap.evaluation import spread, summary
+from sodap.evaluation import mean_over_seeds
 from sodap.reporting import (
     METRICS,
+    Result,
     StreamTable,
     as_csv,
     as_latex,
     as_markdown,
     as_text,
     find_metrics,
-    find_records,
+    load_results,
     make_tables,
-    verdict,
 )
-from sodap.reporting.tables.formats import show, show_spread
-from sodap.reporting.tables.significance import claims
-from sodap.reporting.tables.stream_table import mixtures
-from tests.reporting.made_runs import a_record, write
+from sodap.runs.record import RunRecord
+
+from .records import a_record, edited, write
 
 ALL = list(METRICS.values())
 LEVELS = {"residual-sodap": 0.80, "ridge": 0.90, "sequential": 0.79}
 
 
-def records(seeds: int = 5, /, **levels: float) -> list[dict[str, Any]]:
+def records(seeds: int = 5, /, **levels: float) -> list[RunRecord]:
     wanted = {name.replace("_", "-"): level for name, level in levels.items()} or LEVELS
     return [a_record(name, seed, level) for name, level in wanted.items() for seed in range(seeds)]
 
 
+def tables_of(runs: list[RunRecord]) -> list[StreamTable]:
+    return make_tables(map(Result.of, runs))
+
+
 def the_table(seeds: int = 5, /, **levels: float) -> StreamTable:
-    (table,) = make_tables(records(seeds, **levels))
+    (table,) = tables_of(records(seeds, **levels))
     return table
 
 
 def test_numbers_are_those_of_the_records() -> None:
     table = the_table()
-    found = table.spread("ridge", "average_forgetting")
-    each = [summary(a_record("ridge", s, 0.9)["R"]["accuracy"]) for s in range(5)]
-    forgot = [one["average_forgetting"] for one in each]
+    found = table.mean("ridge", "average_forgetting")
+    each = [a_record("ridge", seed, 0.9).metrics.accuracy for seed in range(5)]
     assert found is not None
-    assert found.mean == pytest.approx(np.mean(np.array(forgot, dtype=float)))
+    assert found.mean == pytest.approx(np.mean([m.average_forgetting for m in each if m]))
     expected = {
         "trainable_parameters": 4321,  # the most in any stage
-        "stored_bytes": 20_560,  # at the end
+        "stored_bytes": 20_560,  # after the last stage
         "train_speed": 1002,
         "inference_speed": 5000,
         "macro_f1": 0.8,
     }
     for metric, value in expected.items():
-        number = table.spread("ridge", metric)
+        number = table.mean("ridge", metric)
         assert number is not None
         assert number.mean == pytest.approx(value), metric
     assert table.methods == ["ridge", "residual-sodap", "sequential"]
 
 
-def test_the_constant_row_answers_the_majority_of_the_first_domain() -> None:
+def test_the_constant_classifier_predicts_the_majority_of_the_first_domain() -> None:
     table = the_table()
-    assert table.answer == "rain"
+    assert table.constant_class == "rain"
     assert table.constant["average_accuracy"] == pytest.approx((0.4 + (0.4 + 0.9) / 2) / 2)
     assert table.constant["final_average"] == pytest.approx(0.65)
     assert table.constant["average_forgetting"] == 0
@@ -74,66 +77,85 @@ def test_the_constant_row_answers_the_majority_of_the_first_domain() -> None:
     assert table.constant["macro_f1"] == pytest.approx((8 / 14 / 2 + 18 / 19 / 2) / 2)
 
 
-def test_differences_pair_the_seeds_that_both_have() -> None:
+def test_differences_pair_the_common_seeds() -> None:
     mixed = records(5, ridge=0.9) + [a_record("sequential", seed, 0.8) for seed in (1, 3, 9)]
-    (table,) = make_tables(mixed)
+    (table,) = tables_of(mixed)
     gap = table.difference("ridge", "sequential", "average_accuracy")
     assert gap is not None
     assert gap.count == 2
     assert gap.mean == pytest.approx(0.1, abs=1e-3)
-    (apart,) = make_tables([a_record("ridge", 0, 0.9), a_record("sequential", 1, 0.8)])
+    (apart,) = tables_of([a_record("ridge", 0, 0.9), a_record("sequential", 1, 0.8)])
     assert apart.difference("ridge", "sequential", "average_accuracy") is None
-    assert "share no seed" in verdict(apart)
 
 
-def test_bold_is_for_the_best_and_for_equals() -> None:
+def test_methods_with_equal_means_are_all_best() -> None:
     table = the_table(5, ridge=0.9, sequential=0.9001, residual_sodap=0.8)
     assert table.best(METRICS["average_accuracy"]) == {"ridge", "sequential"}
     assert table.best(METRICS["stored_bytes"]) == set()
-    # Forgetting is the same for all three.
     assert len(table.best(METRICS["average_forgetting"])) == 3
 
 
-def test_a_bound_wins_nothing() -> None:
+def test_an_upper_bound_is_not_ranked() -> None:
     table = the_table(5, ridge=0.8, joint=0.9)
     assert table.methods[0] == "joint"
     assert table.best(METRICS["average_accuracy"]) == {"ridge"}
-    assert "a bound and no rival: `joint` 0.900" in verdict(table)
 
 
-def test_the_verdict_says_who_wins_and_whether_it_is_noise() -> None:
-    told = verdict(the_table())
-    assert "`ridge` has the highest AvgACC, 0.900. The next, `residual-sodap`, is 0.100" in told
-    assert "`residual-sodap` is number 2 of 3" in told
-    assert "more than the noise" in told
-    assert "Always answering 'rain' has an AvgACC of 0.525, less than every method here." in told
-
-    jumpy = records(5, ridge=0.8)
-    for seed, level in enumerate((0.7, 0.9, 0.82, 0.75, 0.88)):
-        jumpy.append(a_record("sequential", seed, level))
-    assert "within the noise between seeds" in verdict(make_tables(jumpy)[0])
-
-    poor = verdict(the_table(5, ridge=0.9, sequential=0.3))
-    assert "no better is `sequential`." in poor
-    assert "one seed, which tells nothing" in verdict(the_table(1, ridge=0.9, sequential=0.3))
-
-
-def test_whom_all_are_compared_with() -> None:
+def test_the_reference() -> None:
     table = the_table()
-    assert table.rival(None) == "residual-sodap"
-    assert table.rival("ridge") == "ridge"
-    assert the_table(5, ridge=0.9, sequential=0.8).rival(None) == "ridge"
-    assert the_table(5, ridge=0.9).rival(None) is None
+    assert table.reference() == "residual-sodap"
+    assert table.reference("ridge") == "ridge"
+    assert the_table(5, ridge=0.9, sequential=0.8).reference() == "ridge"
+    assert the_table(5, ridge=0.9).reference() is None
     with pytest.raises(SodapError, match="no run of 'magic'"):
-        table.rival("magic")
+        table.reference("magic")
 
 
 def test_one_stage_has_no_forgetting() -> None:
-    one = a_record("ridge", 0, 0.9)
-    one["R"] = {"accuracy": [[0.9, 0.3]], "macro_f1": [[0.8, 0.2]]}
-    (table,) = make_tables([one])
-    assert table.spread("ridge", "average_forgetting") is None
+    one = a_record("ridge", 0, 0.9, R={"accuracy": [[0.9, 0.3]], "macro_f1": [[0.8, 0.2]]})
+    (table,) = tables_of([one])
+    assert table.mean("ridge", "average_forgetting") is None
     assert "–" in as_markdown(table, ALL, None)
+
+
+def test_an_ablation_is_compared_with_the_full_method() -> None:
+    rows = {"a method, full": ("full", 0.7), "a method, less": ("qe", 0.9)}
+    runs = [a_record(row, 0, level, ablation=part) for row, (part, level) in rows.items()]
+    (table,) = tables_of(runs)
+    assert table.methods[0] == "a method, less"
+    assert table.reference() == "a method, full"
+    assert table.reference("a method, less") == "a method, less"
+
+
+def test_streams_and_backbones_have_tables_of_their_own() -> None:
+    large = {"name": "micro", "image_size": 64, "sha256": "ab12"}
+    tables = tables_of([a_record("ridge", 0, 0.9), a_record("ridge", 0, 0.8, backbone=large)])
+    assert [table.title for table in tables] == [
+        "weather, micro at 32 pixels",
+        "weather, micro at 64 pixels",
+    ]
+
+
+def test_methods_with_fewer_seeds_are_not_ranked() -> None:
+    (table,) = tables_of(
+        records(5, ridge=0.8, sequential=0.7) + [a_record("slda", seed, 0.9) for seed in range(3)]
+    )
+    assert table.methods[0] == "slda"
+    assert table.ranked == ["ridge", "sequential"]
+    assert table.incomplete == ["slda"]
+    assert table.best(METRICS["average_accuracy"]) == {"ridge"}
+
+
+def test_variants_are_below_their_method_and_not_ranked() -> None:
+    name = "sequential@faithful"
+    changed = [a_record("sequential", seed, 0.95, variant=name) for seed in range(5)]
+    alone = a_record("l2p", 0, 0.6, variant="l2p@faithful")
+    (table,) = tables_of([*changed, alone, *records()])
+    assert table.methods == ["ridge", "residual-sodap", "sequential", name, "l2p@faithful"]
+    assert table.variants == {name: "sequential", "l2p@faithful": "l2p"}
+    assert name not in table.ranked
+    assert table.best(METRICS["average_accuracy"]) == {"ridge"}
+    assert f"| `{name}` | 5 | 0.950" in as_markdown(table, ALL, None)
 
 
 # ---------------------------------------------------------------------- formats
@@ -145,30 +167,23 @@ def test_markdown() -> None:
     assert lines[2] == "| `ridge` | 5 | **0.900 ± 0.001** | 20.6 kB | – |"
     assert lines[3].startswith("| `residual-sodap` | 5 | 0.800 ± 0.001 | 20.6 kB | **-0.100 (")
     assert lines[5] == "| constant | – | 0.525 | 0 B | – |"
-    *grid, blank, told = lines
+    *grid, blank, legend = lines
     assert {line.count("|") for line in grid} == {6}
     assert blank == ""
-    assert told.startswith("In brackets: 95 % bootstrap interval over seeds. Bold: the best of a")
+    assert "95 % bootstrap interval" in legend
 
 
 @pytest.mark.parametrize("seeds", [1, 2])
 def test_with_few_seeds_there_is_no_interval_and_nothing_bold(seeds: int) -> None:
-    table = the_table(seeds)
-    text = as_markdown(table, ALL, "ridge")
+    text = as_markdown(the_table(seeds), ALL, "ridge")
     assert "**" not in text
     assert "-0.100 |" in text, "the difference itself is there"
     assert "(" not in text
-    assert text.endswith("Fewer than 3 seeds in common: no intervals, and nothing is bold.\n")
-    assert f"by {('one seed, which tells', 'two seeds, which tell')[seeds - 1]}" in verdict(table)
-    assert "(p " not in verdict(table)
-    (number,) = claims([(table, "ridge", "sequential", "average_accuracy")])
-    assert number is not None
-    assert number.p is None
+    assert "Fewer than 3 seeds" in text
 
 
-def test_a_method_alone_is_not_the_best() -> None:
+def test_a_single_method_is_not_the_best() -> None:
     assert "**" not in as_markdown(the_table(5, ridge=0.9), ALL, None)
-    assert "bold" not in as_markdown(the_table(5, ridge=0.9), ALL, None)
 
 
 def test_latex() -> None:
@@ -179,18 +194,16 @@ def test_latex() -> None:
     body = [line for line in text.splitlines() if line.endswith(r"\\")]
     assert len(body) == 5
     assert {len(re.findall(r"(?<!\\)&", line)) for line in body} == {len(ALL) + 2}
-    odd = [a_record("a_b&c\\d", 0, 0.9)]
-    assert r"a\_b\&c\textbackslash{}d" in as_latex(make_tables(odd)[0], ALL, None)
+    (odd,) = tables_of([a_record("a_b&c\\d", 0, 0.9)])
+    assert r"a\_b\&c\textbackslash{}d" in as_latex(odd, ALL, None)
 
 
-def test_csv_holds_every_number_in_full() -> None:
+def test_csv_has_every_number_in_full() -> None:
     table = the_table()
-    rows = list(csv.DictReader(io.StringIO(as_csv([table], ALL, lambda t: t.rival(None)))))
+    rows = list(csv.DictReader(io.StringIO(as_csv([table], ALL, StreamTable.reference))))
     assert [row["method"] for row in rows] == [*table.methods, "constant"]
-    found, gap = (
-        table.spread("ridge", "average_accuracy"),
-        table.difference("ridge", "residual-sodap", "average_accuracy"),
-    )
+    found = table.mean("ridge", "average_accuracy")
+    gap = table.difference("ridge", "residual-sodap", "average_accuracy")
     assert found is not None
     assert gap is not None
     assert float(rows[0]["average_accuracy_mean"]) == found.mean
@@ -209,10 +222,8 @@ def test_text_fits_80_columns() -> None:
     assert isinstance(console.file, io.StringIO)
     text = re.sub(r"\x1b\[[0-9;]*m", "", console.file.getvalue())
     assert max(map(len, text.splitlines())) <= 80
-    *grids, told, more = text.splitlines()
-    assert len(grids) == 2 * 5, "no cell was broken in two"
-    assert told.startswith("In brackets: 95 % bootstrap interval over seeds. Bold: ")
-    assert f"{told} {more}".endswith("a difference that is more than the noise between seeds.")
+    grids, _ = text.split("In brackets")
+    assert len(grids.splitlines()) == 2 * 5, "no cell is wrapped"
     for shown in ("0.900±0.001", "4.32k ", "20.6 kB ", "1k±0", "5k", "+0.100 (+0.100, +0.100)"):
         assert shown in text
     bold = Console(width=80, file=io.StringIO(), force_terminal=True, color_system="standard")
@@ -222,143 +233,67 @@ def test_text_fits_80_columns() -> None:
 
 
 @pytest.mark.parametrize(
-    ("metric", "value", "shown"),
-    [
-        ("average_accuracy", -0.0001, "0.000"),
-        ("average_accuracy", None, "–"),
-        ("stored_bytes", 0.0, "0 B"),
-        ("stored_bytes", 640.0, "640 B"),
-        ("stored_bytes", 64_384_192.0, "64.4 MB"),
-        ("trainable_parameters", 523_018.0, "523k"),
-        ("trainable_parameters", 999_700.0, "1M"),
-        ("trainable_parameters", 10.0, "10"),
-        ("train_speed", 54.6, "55"),
-    ],
-)
-def test_single_numbers(metric: str, value: float | None, shown: str) -> None:
-    assert show(value, METRICS[metric]) == shown
-
-
-@pytest.mark.parametrize(
     ("metric", "numbers", "shown"),
     [
         ("train_speed", [1000, 1004], "1k ± 0"),
         ("train_speed", [100, 140], "120 ± 28"),
+        ("train_speed", [54.6], "55"),
+        ("trainable_parameters", [523_018], "523k"),
         ("stored_bytes", [640, 640], "640 B"),
         ("average_accuracy", [0.5, 0.5], "0.500 ± 0.000"),
         ("average_accuracy", [0.5], "0.500"),
     ],
 )
-def test_a_deviation_is_shown_unless_there_is_none(
-    metric: str, numbers: list[float], shown: str
-) -> None:
-    assert show_spread(spread(numbers), METRICS[metric], " ± ") == shown
+def test_means_and_deviations(metric: str, numbers: list[float], shown: str) -> None:
+    assert METRICS[metric].format_mean(mean_over_seeds(numbers)) == shown
 
 
-# ---------------------------------------------------------------------- finding records
+# ---------------------------------------------------------------------- loading results
 
 
-def test_records_are_found_in_folders_and_files(tmp_path: Path) -> None:
-    write(tmp_path / "grid" / "weather" / "ridge" / "s0" / "record.json", a_record("ridge", 0, 0.9))
-    write(tmp_path / "grid/weather/ridge/search/0/record.json", a_record("ridge", 9, 0.9))
-    running = a_record("ridge", 1, 0.9, status="interrupted")
+def test_results_are_found_in_folders_and_files(tmp_path: Path) -> None:
+    write(tmp_path / "grid" / "weather" / "ridge" / "s0" / "record.json", a_record("ridge", 0))
+    write(tmp_path / "grid/weather/ridge/search/0/record.json", a_record("ridge", 9))
+    running = a_record("ridge", 1, status="interrupted")
     write(tmp_path / "grid" / "weather" / "ridge" / "s1" / "record.json", running)
-    write(tmp_path / "kept.json", a_record("sequential", 0, 0.8))
-    found, unfinished = find_records([tmp_path / "grid", tmp_path / "kept.json"])
-    assert [each["config"]["method"] for each in found] == ["ridge", "sequential"]
-    assert [each["config"]["seed"] for each in found] == [0, 0]
+    write(tmp_path / "kept.json", a_record("sequential", 0))
+    found, unfinished = load_results([tmp_path / "grid", tmp_path / "kept.json"])
+    assert [(each.row, each.record.config.seed) for each in found] == [
+        ("ridge", 0),
+        ("sequential", 0),
+    ]
     assert unfinished == 1
 
 
 def test_a_stream_may_be_called_search(tmp_path: Path) -> None:
     """Only METHOD/search/INDEX holds candidates."""
     for path in ("search/ridge/s0", "search/l2p/search/s0", "search/slda/search/0"):
-        method = path.split("/")[1]
-        write(tmp_path / path / "record.json", a_record(method, 0, 0.9))
-    found, _ = find_records([tmp_path])
-    assert sorted(each["config"]["method"] for each in found) == ["l2p", "ridge"]
+        write(tmp_path / path / "record.json", a_record(path.split("/")[1], 0))
+    found, _ = load_results([tmp_path])
+    assert sorted(each.row for each in found) == ["l2p", "ridge"]
 
 
 def test_two_runs_of_one_row_are_named(tmp_path: Path) -> None:
     for name in ("full", "qe"):
-        write(tmp_path / name / "s0" / "record.json", a_record("residual-sodap", 0, 0.9))
-    found, _ = find_records([tmp_path])
-    both = f"{tmp_path}/full/s0 and {tmp_path}/qe/s0"
-    words = f"two runs are of residual-sodap with seed 0 on weather ({both}); a table needs"
-    with pytest.raises(SodapError, match=re.escape(words)):
+        write(tmp_path / name / "s0" / "record.json", a_record("ridge", 0))
+    found, _ = load_results([tmp_path])
+    paths = f"({tmp_path}/full/s0 and {tmp_path}/qe/s0)"
+    with pytest.raises(SodapError, match=f"two runs of ridge with seed 0.*{re.escape(paths)}"):
         make_tables(found)
+    with pytest.raises(SodapError, match="two runs of ridge with seed 0"):
+        tables_of([a_record("ridge", 0, 0.9), a_record("ridge", 0, 0.8)])
 
 
-def test_an_ablation_is_compared_with_the_full_method() -> None:
-    names = {"a method, full": ("full", 0.7), "a method, less": ("qe", 0.9)}
-    runs = [a_record(row, 0, level, ablation=part) for row, (part, level) in names.items()]
-    (table,) = make_tables(runs)
-    assert table.methods[0] == "a method, less"
-    assert table.rival(None) == "a method, full"
-    assert table.rival("a method, less") == "a method, less"
-
-
-def test_what_is_no_record(tmp_path: Path) -> None:
-    with pytest.raises(SodapError, match="there is nothing at"):
-        find_records([tmp_path / "nowhere"])
-    with pytest.raises(SodapError, match="no finished run is at"):
-        find_records([tmp_path])
+def test_what_is_not_a_result(tmp_path: Path) -> None:
+    with pytest.raises(SodapError, match="nowhere does not exist"):
+        load_results([tmp_path / "nowhere"])
+    with pytest.raises(SodapError, match="found no finished run"):
+        load_results([tmp_path])
     write(tmp_path / "other.json", {"a": 1})
-    with pytest.raises(SodapError, match="is not the record of a run"):
-        find_records([tmp_path / "other.json"])
-    write(tmp_path / "runs" / "record.json", a_record("ridge", 0, 0.9, status="failed"))
-    with pytest.raises(SodapError, match="1 is not finished"):
-        find_records([tmp_path / "runs"])
-    with pytest.raises(SodapError, match="two runs are of ridge with seed 0"):
-        make_tables([a_record("ridge", 0, 0.9), a_record("ridge", 0, 0.8)])
-    with pytest.raises(SodapError, match="no metric is called 'beauty'"):
+    with pytest.raises(SodapError, match=r"other\.json"):
+        load_results([tmp_path / "other.json"])
+    write(tmp_path / "runs" / "record.json", edited(a_record("ridge"), status="failed"))
+    with pytest.raises(SodapError, match="1 unfinished"):
+        load_results([tmp_path / "runs"])
+    with pytest.raises(SodapError, match="unknown metric 'beauty'"):
         find_metrics(["beauty"])
-
-
-def test_streams_and_backbones_have_tables_of_their_own() -> None:
-    large = {"name": "micro", "image_size": 64}
-    tables = make_tables([a_record("ridge", 0, 0.9), a_record("ridge", 0, 0.8, backbone=large)])
-    assert [table.title for table in tables] == [
-        "weather, micro at 32 pixels",
-        "weather, micro at 64 pixels",
-    ]
-
-
-def test_fewer_seeds_are_shown_and_not_ranked() -> None:
-    (table,) = make_tables(
-        records(5, ridge=0.8, sequential=0.7) + [a_record("slda", seed, 0.9) for seed in range(3)]
-    )
-    assert table.methods[0] == "slda"
-    assert table.contenders == ["ridge", "sequential"]
-    assert table.best(METRICS["average_accuracy"]) == {"ridge"}
-    told = verdict(table)
-    assert told.startswith("`ridge` has the highest AvgACC")
-    assert "fewer seeds: `slda` (3 seeds, AvgACC 0.9" in told
-    (once,) = make_tables([*records(5, ridge=0.8), a_record("slda", 0, 0.9)])
-    assert "`slda` (1 seed, AvgACC" in verdict(once)
-
-
-def test_variants_are_shown_and_not_ranked() -> None:
-    name = "sequential@faithful"
-    changed = [a_record("sequential", seed, 0.95, variant=name) for seed in range(5)]
-    lost = a_record("l2p", 0, 0.6, variant="l2p@faithful")  # its method is not here
-    (table,) = make_tables([*changed, lost, *records()])
-    assert table.methods == ["ridge", "residual-sodap", "sequential", name, "l2p@faithful"]
-    assert table.variants == {name: "sequential", "l2p@faithful": "l2p"}
-    assert name not in table.contenders
-    assert table.best(METRICS["average_accuracy"]) == {"ridge"}
-    assert f"`{name}`" not in verdict(table)
-    assert verdict(table).endswith(" Variants (@) are not ranked.")
-    assert "Variants" not in verdict(the_table())
-    assert f"| `{name}` | 5 | 0.950" in as_markdown(table, ALL, None)
-
-
-def test_a_row_of_several_settings_is_noticed() -> None:
-    good = records()
-    assert mixtures(good) == {}
-    good[1]["config"]["options"] = {"pool_size": 3}
-    good[-1]["environment"] = {"commit": "abc", "sodap": "9"}
-    assert mixtures(good) == {
-        "residual-sodap on weather": ["options.pool_size"],
-        "sequential on weather": ["commit", "version"],
-    }

@@ -21,12 +21,13 @@ from sodap.reporting import (
     as_latex,
     as_markdown,
     as_text,
+    conclusion,
     find_metrics,
-    find_records,
+    load_results,
     make_tables,
-    verdict,
 )
-from sodap.reporting.tables.stream_table import mixtures
+from sodap.reporting.tables.comparability import mixed_rows
+from sodap.reporting.tables.conclusion import warning
 from sodap.runs import RunRecord
 
 FORMATS = ("text", "markdown", "latex", "csv")
@@ -149,35 +150,33 @@ def show_tables(
     if form not in FORMATS:
         raise SodapError(f"no format is called '{form}'; there are: {', '.join(FORMATS)}")
     columns = find_metrics(metrics)
-    records, unfinished = find_records(places)
-    tables = make_tables(records)
+    results, unfinished = load_results(places)
+    tables = make_tables(results)
     if unfinished:
         are = "is" if unfinished == 1 else "are"
         words = f"{plural(unfinished, 'run')} {are} not finished and left out"
         print(f"sodap: {words}", file=sys.stderr)
-    for row, keys in mixtures(records).items():
+    for row, keys in mixed_rows(results).items():
         print(f"sodap: warning: the runs of {row} differ in {', '.join(keys)}", file=sys.stderr)
-    if form in ("csv", "latex"):  # the others say it with the verdict
+    if form in ("csv", "latex"):  # the other formats have it in the conclusion
         for table in tables:
             if table.unequal:
-                words = "; ".join(table.unequal)
-                print(
-                    f"sodap: warning: {table.title}: not on equal terms: {words}", file=sys.stderr
-                )
+                print(f"sodap: {table.title}: {warning(table)}", file=sys.stderr)
     if form == "csv":
-        print(as_csv(tables, columns, lambda table: table.rival(against)), end="")
+        print(as_csv(tables, columns, lambda table: table.reference(against)), end="")
         return
     for number, table in enumerate(tables):
-        rival = table.rival(against)
+        reference = table.reference(against)
         if number:
             print()
         if form == "markdown":
-            print(f"### {table.title}\n\n{as_markdown(table, columns, rival)}\n{verdict(table)}")
+            content = as_markdown(table, columns, reference)
+            print(f"### {table.title}\n\n{content}\n{conclusion(table)}")
         elif form == "latex":
-            print(as_latex(table, columns, rival), end="")
+            print(as_latex(table, columns, reference), end="")
         else:
             console.print(f"[bold]{escape(table.title)}[/]", highlight=False)
-            for part in as_text(table, columns, rival):
+            for part in as_text(table, columns, reference):
                 console.print(part)
                 console.print()
-            console.print(verdict(table).replace("`", ""), highlight=False, markup=False)
+            console.print(conclusion(table).replace("`", ""), highlight=False, markup=False)

@@ -1,4 +1,4 @@
-"""`sodap report`: one page about a run, or about many beside each other."""
+"""`sodap report`: a page about one run, or a comparison of several."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn
 
 from sodap.errors import SodapError
-from sodap.reporting.loading import ShownRun, find_runs, with_composition, with_stream
-from sodap.reporting.pages.report import write_report
+from sodap.formats import format_duration
+from sodap.reporting import LoadedRun, load_runs, with_composition, with_stream, write_report
 
 
 def run_report(
@@ -24,25 +24,23 @@ def run_report(
     against: str | None = None,
 ) -> None:
     began = time.perf_counter()
-    runs = find_runs(places)
+    runs = load_runs(places)
     if against is not None and len(runs) == 1:
-        raise SodapError(f"there is one run alone, and nothing to compare with '{against}'")
-    folder = out or _default_place(runs)
+        raise SodapError(f"cannot compare with '{against}': there is only one run")
+    home = runs[0].folder
+    folder = out or (home / "report" if len(runs) == 1 and home is not None else Path("report"))
     if folder.exists() and not folder.is_dir():
-        raise SodapError(f"cannot write the report to {folder}: there is a file of that name")
-    # The images of one run are worth a look; those of many would be decoded for little.
+        raise SodapError(f"cannot write the report to {folder}, which is a file")
+    # A page about several runs shows no images, so that they need not be decoded.
     if len(runs) == 1 or composed:
         runs = [_completed(console, run, images=images, composed=composed) for run in runs]
     page = write_report(runs, folder, against)
-    console.print(f"Done in {time.perf_counter() - began:.0f} s: {page}", markup=False)
+    seconds = format_duration(time.perf_counter() - began)
+    console.print(f"Done in {seconds}: {page}", markup=False)
 
 
-def _default_place(runs: Sequence[ShownRun]) -> Path:
-    home = runs[0].folder
-    return home / "report" if len(runs) == 1 and home is not None else Path("report")
-
-
-def _completed(console: Console, run: ShownRun, *, images: bool, composed: bool) -> ShownRun:
+def _completed(console: Console, run: LoadedRun, *, images: bool, composed: bool) -> LoadedRun:
+    """The run with its images and, if wanted, its cross-composition, with a progress bar."""
     with Progress(
         TextColumn("{task.description}"),
         BarColumn(bar_width=24),
@@ -53,11 +51,11 @@ def _completed(console: Console, run: ShownRun, *, images: bool, composed: bool)
     ) as progress:
         bar = progress.add_task("reading images", total=None)
 
-        def seen(done: int, total: int) -> None:
+        def on_progress(done: int, total: int) -> None:
             progress.update(bar, completed=done, total=total)
 
-        run = with_stream(run, seen, images=images)
+        run = with_stream(run, on_progress, show_images=images)
         if composed:
-            progress.update(bar, description="exchanging heads", completed=0, total=None)
-            run = with_composition(run, seen)
+            progress.update(bar, description="measuring cross-composition", completed=0, total=None)
+            run = with_composition(run, on_progress)
     return run

@@ -1,11 +1,18 @@
-"""From predictions to the numbers of a run, as pure functions.
+"""Metrics and statistics, as pure functions.
 
-One evaluation is a confusion matrix; one run is a matrix R of such results, a row for each
-finished stage and a column for each domain (supplement C).
+An evaluation gives a confusion matrix, and a run gives a matrix R of such results: one row per
+finished stage, one column per domain (supplement C).
 """
 
 from sodap.evaluation.calibration import Reliability, reliability
-from sodap.evaluation.comparison import FEWEST, Difference, Spread, paired_bootstrap, spread
+from sodap.evaluation.comparison import (
+    MIN_SEEDS,
+    PairedDifference,
+    SeedMean,
+    holm,
+    mean_over_seeds,
+    paired_difference,
+)
 from sodap.evaluation.composition import Effects, effects, mean_effects
 from sodap.evaluation.confusion import (
     accuracy,
@@ -30,12 +37,12 @@ from sodap.evaluation.resampling import (
 )
 
 __all__ = [
-    "FEWEST",
-    "Difference",
+    "MIN_SEEDS",
     "Effects",
     "Interval",
+    "PairedDifference",
     "Reliability",
-    "Spread",
+    "SeedMean",
     "accuracy",
     "average_accuracy",
     "average_forgetting",
@@ -46,13 +53,14 @@ __all__ = [
     "draw_results",
     "effects",
     "final_average",
+    "holm",
     "macro_f1",
     "mean_effects",
+    "mean_over_seeds",
     "metric_intervals",
-    "paired_bootstrap",
+    "paired_difference",
     "quadratic_kappa",
     "recall_per_class",
     "reliability",
-    "spread",
     "summary",
 ]

@@ -1,4 +1,4 @@
-"""Does a probability mean what it says: of all answers given with 0.8, are 8 in 10 right?"""
+"""Calibration: whether predictions made with a confidence of 0.8 are right 8 times in 10."""
 
 from __future__ import annotations
 
@@ -14,43 +14,44 @@ BINS = 15
 
 @dataclass(frozen=True)
 class Reliability:
-    """Answers sorted into equal ranges of confidence; empty ranges have a count of 0."""
+    """Predictions in equal-width bins of confidence."""
 
     counts: NDArray[np.int64]
-    """`[bins]`"""
+    """Predictions per bin `[bins]`."""
     confidence: NDArray[np.float64]
-    """Mean confidence of each range `[bins]`; 0 where it is empty."""
+    """Mean confidence per bin `[bins]`; 0 in empty bins."""
     accuracy: NDArray[np.float64]
-    """Share of right answers in each range `[bins]`; 0 where it is empty."""
+    """Accuracy per bin `[bins]`; 0 in empty bins."""
 
     @property
     def error(self) -> float:
-        """ECE: the mean distance between confidence and accuracy, every answer counted once."""
-        distance = np.abs(self.confidence - self.accuracy)
-        return float((self.counts * distance).sum() / self.counts.sum())
+        """Expected calibration error (ECE): mean distance of confidence and accuracy."""
+        return self._mean(np.abs(self.confidence - self.accuracy))
 
     @property
     def overconfidence(self) -> float:
-        """Mean confidence minus accuracy; below 0 for a model that is better than it believes."""
-        distance = self.confidence - self.accuracy
-        return float((self.counts * distance).sum() / self.counts.sum())
+        """Mean confidence minus accuracy; negative for an underconfident model."""
+        return self._mean(self.confidence - self.accuracy)
+
+    def _mean(self, values: NDArray[np.float64]) -> float:
+        return float((self.counts * values).sum() / self.counts.sum())
 
 
 def reliability(confidence: ArrayLike, right: ArrayLike, bins: int = BINS) -> Reliability:
-    """From the confidence `[N]` of each answer and whether it was right `[N]`.
+    """Bin predictions by their confidence `[N]`; `right` `[N]` says which are correct.
 
-    A range holds its upper end, the first one 0 as well.
+    A bin includes its upper edge, and the first bin also includes 0.
     """
     sure, hit = np.asarray(confidence, np.float64), np.asarray(right, np.float64)
     if sure.ndim != 1 or sure.shape != hit.shape or not len(sure):
-        raise SodapError("calibration needs one confidence and one outcome for each answer")
+        raise SodapError("calibration needs one confidence and one outcome for each prediction")
     if not ((sure >= 0) & (sure <= 1)).all():
-        raise SodapError("a confidence lies between 0 and 1")
+        raise SodapError("a confidence must lie between 0 and 1")
     place = np.clip(np.ceil(sure * bins).astype(int) - 1, 0, bins - 1)
     counts = np.bincount(place, minlength=bins)
-    some = np.maximum(counts, 1)
+    divisor = np.maximum(counts, 1)
     return Reliability(
         counts,
-        np.bincount(place, sure, minlength=bins) / some,
-        np.bincount(place, hit, minlength=bins) / some,
+        np.bincount(place, sure, minlength=bins) / divisor,
+        np.bincount(place, hit, minlength=bins) / divisor,
     )

@@ -1,10 +1,10 @@
-"""Which part of a model forgets: everything before the head (B), or the head (C)?
+"""Effects of cross-composition: does the representation (B) or the head (C) forget?
 
 A `[T, T, D]` holds the accuracy of the representation B_i of stage i with the head C_j of stage j
-on domain d. The diagonal i = j is R. A swap of parts that never learned together also measures how
-well they fit, so a loss under a foreign head is no proof that the head forgot. The control is a
-probe: a fresh linear head, fitted to the domain's training images under B_i. What it still finds,
-the representation has not lost.
+on domain d; its diagonal i = j is R. Parts that were not trained together may not fit, so a loss
+under another head does not prove that the head forgot. The control is a probe: a fresh linear head,
+fitted to the domain's training images under B_i. What the probe still finds is not lost from the
+representation.
 """
 
 from __future__ import annotations
@@ -20,27 +20,27 @@ from sodap.errors import SodapError
 
 @dataclass(frozen=True)
 class Effects:
-    """What becomes of one domain from its own stage to the last one."""
+    """Changes of the accuracy of one domain from its own stage to the last."""
 
     domain: int
-    """Counted from 0; its own stage has the same number."""
+    """From 0; its own stage has the same index."""
     then: float
     """Accuracy right after its own stage: B_d with C_d."""
     representation: float
-    """What the last representation changes under the head of then: B_T with C_d."""
+    """Change by the last representation with the old head: B_T with C_d."""
     classifier: float
-    """What the last head changes on the representation of then: B_d with C_T."""
+    """Change by the last head on the old representation: B_d with C_T."""
     both: float
-    """What really happened: B_T with C_T. Its negative is what was forgotten since then."""
+    """Change that the run measured: B_T with C_T."""
 
     @property
     def interaction(self) -> float:
-        """What the two changes do together beyond their sum: how much they belong together."""
+        """Part of `both` that is not the sum of the two single changes."""
         return self.both - self.representation - self.classifier
 
 
 def effects(composed: ArrayLike) -> list[Effects]:
-    """For every domain but the last, from A `[T, T, D]` with D ≥ T."""
+    """Effects for every domain but the last, from A `[T, T, D]` with D ≥ T."""
     A = np.asarray(composed, np.float64)
     if A.ndim != 3 or A.shape[0] != A.shape[1] or A.shape[2] < A.shape[0]:
         raise SodapError(f"compositions are [stages, stages, domains], got {list(A.shape)}")
@@ -58,7 +58,7 @@ def effects(composed: ArrayLike) -> list[Effects]:
 
 
 def mean_effects(found: Sequence[Effects]) -> dict[str, float] | None:
-    """Averages over the domains; None where there is no old domain."""
+    """Means over the domains; None if there is no old domain."""
     if not found:
         return None
     names = ("representation", "classifier", "both", "interaction")

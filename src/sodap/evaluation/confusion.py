@@ -1,6 +1,6 @@
-"""A confusion matrix `[C, C]`, rows = truth, columns = prediction, and what can be read off it.
+"""Confusion matrices `[C, C]` (rows: true class, columns: prediction) and metrics of them.
 
-Where a number is not defined it is None, never NaN.
+A metric that is not defined is None, never NaN.
 """
 
 from __future__ import annotations
@@ -19,29 +19,27 @@ if TYPE_CHECKING:
 def confusion_matrix(
     labels: Tensor | ArrayLike, predictions: Tensor | ArrayLike, classes: int
 ) -> NDArray[np.int64]:
-    """Count how often each true class `[N]` met each predicted class `[N]`."""
+    """Confusion matrix of labels `[N]` and predictions `[N]`."""
     truth, predicted = _indices(labels, classes), _indices(predictions, classes)
     if truth.shape != predicted.shape:
-        raise SodapError(
-            f"{len(truth)} labels cannot be compared with {len(predicted)} predictions"
-        )
+        raise SodapError(f"cannot compare {len(truth)} labels with {len(predicted)} predictions")
     counts = np.bincount(truth * classes + predicted, minlength=classes**2)
     return counts.reshape(classes, classes).astype(np.int64)
 
 
 def accuracy(confusion: NDArray[np.int64]) -> float:
-    """The share of all items that lie on the diagonal."""
+    """Share of the images on the diagonal."""
     return float(np.trace(confusion) / _total(confusion))
 
 
 def recall_per_class(confusion: NDArray[np.int64]) -> list[float | None]:
-    """For each class the share of its items that were found; None where it has no item."""
+    """Recall of each class; None for a class without images."""
     _total(confusion)
     return [float(row[c] / row.sum()) if row.any() else None for c, row in enumerate(confusion)]
 
 
 def macro_f1(confusion: NDArray[np.int64]) -> float:
-    """The mean F1 = 2 TP / (2 TP + FP + FN) of the classes that occur in truth or prediction."""
+    """Mean F1 = 2 TP / (2 TP + FP + FN) over the classes that occur as label or prediction."""
     _total(confusion)
     occurrences = confusion.sum(axis=0) + confusion.sum(axis=1)  # 2 TP + FP + FN
     occurs = occurrences > 0
@@ -49,10 +47,10 @@ def macro_f1(confusion: NDArray[np.int64]) -> float:
 
 
 def quadratic_kappa(confusion: NDArray[np.int64]) -> float:
-    """Cohen's kappa for ordered classes: a disagreement costs the square of its distance.
+    """Cohen's kappa for ordered classes, with quadratic weights.
 
-    1 is perfect, 0 is chance. If all labels and all predictions are one and the same class, chance
-    agrees perfectly too (0/0); nothing was got wrong, so that counts as 1.
+    1 is perfect, 0 is chance. If all labels and predictions are the same class, kappa is 0/0 and
+    counts as 1.
     """
     total = _total(confusion)
     grades = np.arange(len(confusion))
@@ -77,10 +75,10 @@ def _indices(values: Tensor | ArrayLike, classes: int) -> NDArray[np.int64]:
 
 
 def _total(confusion: NDArray[np.int64]) -> int:
-    """How many items were counted; there must be one, or nothing can be said."""
+    """Number of images; an empty matrix is an error."""
     if confusion.ndim != 2 or confusion.shape[0] != confusion.shape[1]:
-        raise SodapError(f"a confusion matrix is square, got shape {list(confusion.shape)}")
+        raise SodapError(f"a confusion matrix must be square, got shape {list(confusion.shape)}")
     total = int(confusion.sum())
     if total == 0:
-        raise SodapError("the confusion matrix is empty: nothing was evaluated")
+        raise SodapError("the confusion matrix is empty: no image was evaluated")
     return total

@@ -1,7 +1,7 @@
-"""The classifier that has learned one word: the most frequent class of the first domain.
+"""The constant classifier: it always predicts the most frequent class of the first domain.
 
-It needs no images, only the counts that every record holds. A method that does not beat it has
-learned nothing that a glance at the labels would not have told.
+It needs only the class counts of a record. A method that does not beat it has learned nothing from
+the images.
 """
 
 from __future__ import annotations
@@ -15,15 +15,16 @@ from numpy.typing import NDArray
 def constant_confusions(
     first_train: Sequence[int], tests: Sequence[Sequence[int]]
 ) -> list[NDArray[np.int64]]:
-    """A confusion matrix `[C, C]` for each domain's test counts `[C]`.
+    """Confusion matrices `[C, C]` of the constant classifier, one per domain.
 
-    Every image is taken for the class that leads in `first_train` `[C]`, the training images of
-    the first stage; of classes that are equally frequent, for the first.
+    It predicts the class with the largest count in `first_train` `[C]`, the training images of the
+    first stage (the first of equally frequent classes). `tests` are the test counts `[C]` of each
+    domain.
     """
-    answer = int(np.argmax(first_train))
+    prediction = int(np.argmax(first_train))
     confusions = []
     for counts in tests:
         matrix = np.zeros((len(counts), len(counts)), dtype=np.int64)
-        matrix[:, answer] = counts
+        matrix[:, prediction] = counts
         confusions.append(matrix)
     return confusions

@@ -1,9 +1,9 @@
-"""Continual-learning metrics (supplement C) as pure functions of the result matrix R.
+"""Continual-learning metrics (supplement C) as functions of the result matrix R.
 
 R `[stages, domains]` holds one result per evaluation, usually an accuracy: row i was measured after
-stage i + 1, column j belongs to the domain that is learned in stage j + 1. T is the number of rows,
-so a run that is not finished has metrics too. What lies above the diagonal was measured on domains
-not yet learned; it does not count here and may be NaN.
+stage i + 1, column j belongs to the domain of stage j + 1. T is the number of rows, so an
+unfinished run has metrics too. Entries above the diagonal belong to domains not learned yet; they
+are ignored and may be NaN.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from sodap.errors import SodapError
 
 
 def average_accuracy(results: ArrayLike) -> float:
-    """AvgACC = 1/T Σ_i 1/i Σ_{j≤i} R_ij: the mean over stages of the mean over domains learned."""
+    """AvgACC = 1/T Σ_i 1/i Σ_{j≤i} R_ij: mean over stages of the mean over learned domains."""
     R = _checked(results)
     return float(np.mean([R[i, : i + 1].mean() for i in range(len(R))]))
 
@@ -30,7 +30,7 @@ def average_forgetting(results: ArrayLike) -> float | None:
 
 
 def final_average(results: ArrayLike) -> float:
-    """1/T Σ_{j≤T} R_Tj: the mean over all learned domains after the last stage."""
+    """1/T Σ_{j≤T} R_Tj: mean over all learned domains after the last stage."""
     R = _checked(results)
     return float(R[-1, : len(R)].mean())
 
@@ -38,8 +38,8 @@ def final_average(results: ArrayLike) -> float:
 def backward_transfer(results: ArrayLike) -> float | None:
     """BWT = 1/(T-1) Σ_{j<T} (R_Tj - R_jj); None after one stage.
 
-    Negative where later stages cost more than they gave. -BWT is often published as forgetting; it
-    never exceeds AvgF, and equals it where no domain ever got better after its own stage.
+    Negative if later stages cost accuracy. -BWT is often reported as forgetting. It is at most
+    AvgF, and equal to it if no domain improves after its own stage.
     """
     R = _checked(results)
     last = len(R) - 1
@@ -62,9 +62,9 @@ def _checked(results: ArrayLike) -> NDArray[np.float64]:
     R = np.asarray(results, dtype=np.float64)
     if R.ndim != 2 or not 1 <= R.shape[0] <= R.shape[1]:
         raise SodapError(
-            "results need one row per finished stage and a column for every domain, "
-            f"at least as many columns as rows, got shape {list(R.shape)}"
+            "R needs one row per finished stage and one column per domain, "
+            f"with at least as many columns as rows, got shape {list(R.shape)}"
         )
     if not np.isfinite(R[np.tril_indices(len(R))]).all():
-        raise SodapError("results are missing for a domain that has been learned")
+        raise SodapError("R has no result for a domain that has been learned")
     return R

@@ -1,11 +1,14 @@
-"""How sure a run's numbers are, as far as its test images can tell.
+"""Bootstrap intervals of a run's metrics over its test images.
 
-The same images are asked after every stage, so the cells of a column of R rise and fall together.
-An image is therefore drawn with all its outcomes, over the stages and over the runs compared: what
-two numbers share does not count as noise between them.
+The same images are evaluated after every stage, so the entries of a column of R are correlated. An
+image is therefore resampled with its outcomes after all stages and, in a comparison, in both runs.
 
-The intervals speak of other test images of the same domains, not of other seeds. They take images
-for independent; where one patient has several, they are too narrow.
+The intervals are about other test images of the same domains, not about other seeds. They assume
+independent images; if a patient has several, the intervals are too narrow.
+
+`scipy.stats.bootstrap` resamples one axis of independent samples and evaluates the statistic on
+every resample. Here the resampled counts of outcome patterns are enough, which takes the same time
+for any number of images.
 """
 
 from __future__ import annotations
@@ -24,26 +27,28 @@ LEVEL = 0.95
 DRAWS = 2000
 
 Outcomes = Sequence[NDArray[np.bool_]]
-"""For each domain: which of its N test images were right after each of T stages, `[T, N]`."""
+"""For each domain `[T, N]`: which of its N test images are right after each of T stages."""
 
 
 class Interval(NamedTuple):
+    """Ends of an interval."""
+
     low: float
     high: float
 
 
 def draw_results(right: Outcomes, draws: int = DRAWS) -> NDArray[np.float64]:
-    """R as it would be with other test images, `[draws, T, domains]`.
+    """Resampled R `[draws, T, domains]`.
 
-    Images with the same outcomes are the same to R. To draw N images with replacement is to draw
-    how often each pattern of outcomes occurs, which costs nothing even for many images.
+    Drawing N images with replacement is drawing how often each pattern of outcomes occurs, which is
+    multinomial.
     """
     generator = np.random.default_rng(Randomness(0).number("bootstrap of test images"))
     columns = []
     for outcomes in right:
         table = np.asarray(outcomes, bool)
         if table.ndim != 2 or not table.size:
-            raise SodapError("the outcomes of a domain are [stages, images], with some of both")
+            raise SodapError("the outcomes of a domain must be [stages, images] and not empty")
         patterns, counts = np.unique(table, axis=1, return_counts=True)
         images = table.shape[1]
         drawn = generator.multinomial(images, counts / images, size=draws)
@@ -54,40 +59,39 @@ def draw_results(right: Outcomes, draws: int = DRAWS) -> NDArray[np.float64]:
 def metric_intervals(
     right: Outcomes, level: float = LEVEL, draws: int = DRAWS
 ) -> dict[str, Interval | None]:
-    """An interval for every metric of `summary`; None for one that is not defined."""
+    """Interval of every metric of `summary`; None for a metric that is not defined."""
     return _ends([summary(R) for R in draw_results(right, draws)], level)
 
 
 def difference_intervals(
     first: Outcomes, second: Outcomes, level: float = LEVEL, draws: int = DRAWS
 ) -> dict[str, Interval | None]:
-    """Intervals for the metrics of one run minus those of another on the same images."""
+    """Intervals of the metrics of one run minus those of another on the same images."""
     sizes = [[np.shape(table) for table in run] for run in (first, second)]
     if sizes[0] != sizes[1]:
-        raise SodapError("two runs can be compared image by image on the same images only")
+        raise SodapError(
+            "runs can be compared image by image only if they have the same test images"
+        )
     stages = sizes[0][0][0]
     both = draw_results([np.concatenate([a, b]) for a, b in zip(first, second, strict=True)], draws)
-    one = [summary(R) for R in both[:, :stages]]
-    other = [summary(R) for R in both[:, stages:]]
-    return _ends([_minus(a, b) for a, b in zip(one, other, strict=True)], level)
+    gaps = []
+    for R in both:
+        one, other = summary(R[:stages]), summary(R[stages:])
+        gaps.append({name: _minus(one[name], other[name]) for name in one})
+    return _ends(gaps, level)
 
 
-def _minus(
-    first: dict[str, float | None], second: dict[str, float | None]
-) -> dict[str, float | None]:
-    gaps: dict[str, float | None] = {}
-    for name, one in first.items():
-        other = second[name]
-        gaps[name] = None if one is None or other is None else one - other
-    return gaps
+def _minus(first: float | None, second: float | None) -> float | None:
+    return None if first is None or second is None else first - second
 
 
 def _ends(drawn: Sequence[dict[str, float | None]], level: float) -> dict[str, Interval | None]:
+    """Percentile interval of each metric."""
     outside = (1 - level) / 2
     ends: dict[str, Interval | None] = {}
     for name in drawn[0]:
         values = [each[name] for each in drawn]
-        if any(value is None for value in values):
+        if None in values:
             ends[name] = None
             continue
         low, high = np.quantile(np.array(values, np.float64), [outside, 1 - outside])

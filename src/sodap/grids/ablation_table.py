@@ -14,7 +14,7 @@ from itertools import groupby
 from pathlib import Path
 from typing import Any
 
-from sodap.evaluation import Difference, Spread, paired_bootstrap, spread
+from sodap.evaluation import PairedDifference, SeedMean, mean_over_seeds, paired_difference
 from sodap.grids.ablation import FULL, Ablation, Variant, parts_of
 from sodap.runs.runner import finished_record
 from sodap.storage import write_bytes, write_json
@@ -41,17 +41,17 @@ class Row:
     def runs(self) -> int:
         return len(self.scores["average_accuracy"])
 
-    def spread(self, score: str) -> Spread | None:
+    def spread(self, score: str) -> SeedMean | None:
         numbers = list(self.scores[score].values())
-        return spread(numbers) if numbers else None
+        return mean_over_seeds(numbers) if numbers else None
 
-    def difference(self, score: str) -> Difference | None:
+    def difference(self, score: str) -> PairedDifference | None:
         """This variant minus the full method, over the seeds that both have."""
         mine, theirs = self.scores[score], self.full[score]
         common = [seed for seed in mine if seed in theirs]
         if not common or self.variant == FULL:
             return None
-        return paired_bootstrap([mine[s] for s in common], [theirs[s] for s in common])
+        return paired_difference([mine[s] for s in common], [theirs[s] for s in common])
 
 
 def table_of(ablation: Ablation) -> list[Row]:
@@ -84,14 +84,14 @@ def _scores(ablation: Ablation, variant: Variant) -> dict[str, dict[int, float]]
 # ---------------------------------------------------------------------- single cells
 
 
-def show(found: Spread | None, plus: str = " ± ") -> str:
+def show(found: SeedMean | None, plus: str = " ± ") -> str:
     if found is None:
         return "–"
     return f"{found.mean:.3f}" + ("" if found.sd is None else f"{plus}{found.sd:.3f}")
 
 
 def show_points(row: Row, score: str) -> str:
-    """With a sign; `*` where 0 lies outside both intervals (see `Difference.sign`)."""
+    """With a sign; `*` where 0 lies outside both intervals (see `PairedDifference.sign`)."""
     if row.variant == FULL:
         return "+0.0" if row.scores[score] else "–"
     gap = row.difference(score)

@@ -1,42 +1,28 @@
-"""Results out: figures and pages that people read."""
+"""Reports of runs: figures, tables and HTML pages."""
 
-from sodap.reporting.figures.accuracy import (
-    accuracy_matrix,
-    drift,
-    forgetting,
-    pool_growth,
-    samples,
-)
-from sodap.reporting.figures.losses import losses
-from sodap.reporting.figures.svg import to_svg
-from sodap.reporting.pages.demo_page import demo_page
-from sodap.reporting.tables.conclusion import verdict
+from sodap.reporting.loading import LoadedRun, load_runs, with_composition, with_stream
+from sodap.reporting.pages.report import write_report
+from sodap.reporting.tables.conclusion import conclusion
 from sodap.reporting.tables.formats import as_csv, as_latex, as_markdown, as_text
-from sodap.reporting.tables.stream_table import (
-    METRICS,
-    StreamTable,
-    find_metrics,
-    find_records,
-    make_tables,
-)
+from sodap.reporting.tables.metrics import METRICS, find_metrics
+from sodap.reporting.tables.results import Result, load_results
+from sodap.reporting.tables.stream_table import StreamTable, make_tables
 
 __all__ = [
     "METRICS",
+    "LoadedRun",
+    "Result",
     "StreamTable",
-    "accuracy_matrix",
     "as_csv",
     "as_latex",
     "as_markdown",
     "as_text",
-    "demo_page",
-    "drift",
+    "conclusion",
     "find_metrics",
-    "find_records",
-    "forgetting",
-    "losses",
+    "load_results",
+    "load_runs",
     "make_tables",
-    "pool_growth",
-    "samples",
-    "to_svg",
-    "verdict",
+    "with_composition",
+    "with_stream",
+    "write_report",
 ]

@@ -1,4 +1,4 @@
-"""What a page is made of. A section is plain data: whoever tests it needs no browser."""
+"""Parts of a page as plain data, which can be tested without a browser."""
 
 from __future__ import annotations
 
@@ -8,45 +8,25 @@ from typing import Literal
 
 from matplotlib.figure import Figure
 
+from sodap.reporting.tables.table import Table
+
 
 @dataclass(frozen=True)
-class Cell:
-    """Something in a table: what is read, what it sorts by, and how it looks."""
+class Paragraph:
+    """Text; words between backticks are set as code."""
 
     text: str
-    value: float | None = None
-    """None sorts by the text."""
-    bold: bool = False
-    faint: bool = False
-    shade: float | None = None
-    """From 0 to 1: how strongly the cell is coloured, for tables that are heat maps, too."""
+    tone: Literal["plain", "note", "warning"] = "plain"
 
 
 @dataclass(frozen=True)
-class Table:
-    caption: str
-    heads: Sequence[str]
-    rows: Sequence[Sequence[str | Cell]]
-    """The first cell names the row."""
-    sortable: bool = False
-    filters: Sequence[int] = ()
-    """Columns with few values that a reader may choose from."""
-    tags: Sequence[str] = ()
-    """One a row: what in the page belongs to it and vanishes with it."""
-    wide: bool = False
-
-    def is_words(self, column: int) -> bool:
-        """Whether a column is read from the left, as words are, and not compared as numbers are."""
-        return not any(isinstance(row[column], Cell) for row in self.rows)
-
-
-@dataclass(frozen=True)
-class Drawing:
-    """A figure, and the table behind it for those who cannot see it or want the digits."""
+class FigureBlock:
+    """A figure with a caption, and tables with its numbers."""
 
     name: str
-    """Of its files, without an ending."""
+    """Name of its files, without suffix."""
     title: str
+    """Description for screen readers; unique on a page."""
     figure: Figure
     caption: str
     tables: Sequence[Table] = ()
@@ -54,22 +34,14 @@ class Drawing:
 
 
 @dataclass(frozen=True)
-class Prose:
-    """A paragraph; `words` between backticks are set as code."""
-
-    text: str
-    tone: Literal["plain", "note", "warning"] = "plain"
-
-
-@dataclass(frozen=True)
-class Facts:
-    """A list of names and what there is to say about each."""
+class Definitions:
+    """A list of names and their descriptions."""
 
     pairs: Sequence[tuple[str, str]]
 
 
 @dataclass(frozen=True)
-class Code:
+class CodeBlock:
     title: str
     text: str
     folded: bool = False
@@ -77,23 +49,26 @@ class Code:
 
 @dataclass(frozen=True)
 class Card:
-    """A small table with a heading, beside others of its kind."""
+    """A table with a heading."""
 
     heading: str
     table: Table
     tag: str = ""
+    """Tag of a table row; the card is hidden together with that row."""
+    link: str = ""
+    """Target of the heading."""
 
 
-Block = Prose | Table | Drawing | Facts | Code | Card
+Block = Paragraph | Table | FigureBlock | Definitions | CodeBlock | Card
 
 
 @dataclass(frozen=True)
 class Section:
     key: str
-    """Its anchor in the page."""
+    """Anchor in the page."""
     title: str
     blocks: Sequence[Block]
 
     @property
-    def drawings(self) -> list[Drawing]:
-        return [block for block in self.blocks if isinstance(block, Drawing)]
+    def figures(self) -> list[FigureBlock]:
+        return [block for block in self.blocks if isinstance(block, FigureBlock)]

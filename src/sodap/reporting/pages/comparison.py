@@ -1,151 +1,156 @@
-"""Several runs beside each other: who does better, by how much, and whether that is noise."""
+"""The sections of the page about several runs: results, differences, R side by side."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
-from typing import Literal
 
-from sodap.evaluation import FEWEST, difference_intervals, summary
-from sodap.formats import format_bytes, format_difference, format_duration, format_score, plural
+from sodap.evaluation import MIN_SEEDS, difference_intervals
+from sodap.formats import (
+    MISSING,
+    format_bytes,
+    format_difference,
+    format_duration,
+    format_score,
+    plural,
+)
 from sodap.reporting.figures import accuracy as figures
-from sodap.reporting.figures.accuracy import Record
-from sodap.reporting.loading import ShownRun
-from sodap.reporting.pages.blocks import Block, Card, Cell, Drawing, Prose, Section, Table
-from sodap.reporting.pages.cost import stored_bytes
-from sodap.reporting.pages.origin import command_line, troubles
-from sodap.reporting.tables.comparability import DEALT, dealt
-from sodap.reporting.tables.conclusion import verdict
-from sodap.reporting.tables.formats import show, show_claim, show_spread
-from sodap.reporting.tables.significance import Claim, claims
+from sodap.reporting.loading import LoadedRun
+from sodap.reporting.pages.accuracy import matrix_table
+from sodap.reporting.pages.blocks import Block, Card, FigureBlock, Paragraph, Section
+from sodap.reporting.pages.origin import command_line, problems
+from sodap.reporting.pages.stream import stream_section
+from sodap.reporting.tables.conclusion import conclusion
+from sodap.reporting.tables.metrics import METRICS, SCORES
+from sodap.reporting.tables.results import Result
 from sodap.reporting.tables.stream_table import (
     CONSTANT,
-    METRICS,
     StreamTable,
     make_tables,
     variants_below,
 )
+from sodap.reporting.tables.table import (
+    Cell,
+    Row,
+    Table,
+    difference_cell,
+    number_cell,
+    score_cell,
+)
 
-SCORES = ("average_accuracy", "average_forgetting", "final_average", "backward_transfer")
-MOST_LINES = 6
-"""Methods in one figure of lines; more cannot be told apart."""
+FEW_RUNS = 4
+"""With at most this many runs, R comes first on the page."""
+MAX_LINES = 6
+"""Most methods in one figure of lines."""
+MAX_IMAGE_TABLES = 4
+"""Most tables of differences by image, which take time."""
+COMPARED = SCORES[:4]
 CHANGES = "+changes"
-"""After a commit: the code was another than that of the commit, so the run is no result."""
+"""Suffix of a commit, if the code differed from it."""
 
 
-def comparison_sections(runs: Sequence[ShownRun], against: str | None = None) -> list[Section]:
-    """What is said about several runs; runs without a finished stage are named, not compared.
+def comparison_sections(
+    runs: Sequence[LoadedRun], against: str | None = None, links: Sequence[str] = ()
+) -> list[Section]:
+    """All sections; runs without a finished stage are listed, but not compared.
 
-    `against` names whom the others are compared with, as for `sodap table`.
+    `against` is the method that the others are compared with. `links` are addresses of the pages
+    about the single runs, empty for a run without one.
     """
-    some = [run for run in runs if run.learned]
-    tables = make_tables([_as_named(run) for run in some if run.status == "finished"])
-    sections = [Section("runs", "All runs", list(_runs(runs)))]
+    learned = [run for run in runs if run.stages]
+    tables = make_tables(
+        Result.of(run.record, run.folder, run.name) for run in learned if run.finished
+    )
+    sections = [Section("runs", "All runs", list(_all_runs(runs)))]
     if tables:
-        sections.insert(0, Section("table", "Methods and streams", list(_table_one(tables))))
-        rivals = [table.rival(against) for table in tables]
-        blocks = [*_over_seeds(tables, rivals), *_over_images(some, tables, rivals)]
+        sections.insert(0, Section("table", "Methods and streams", list(_methods(tables))))
+        found = [(table, table.reference(against)) for table in tables]
+        blocks = [
+            *(differences_table(table, reference) for table, reference in found if reference),
+            *_differences_by_image(learned, {table.stream: name for table, name in found}),
+        ]
         if blocks:
             sections.append(Section("differences", "Differences", blocks))
-    side_by_side = list(_side_by_side(runs))
-    if side_by_side:
-        sections.append(Section("matrices", "Side by side", side_by_side))
-    return [*sections, _troubles(runs), _commands(runs)]
+    if len(runs) <= FEW_RUNS:
+        first: list[Block] = [*_matrices(runs, links), *_forgetting(runs), *_changes(learned)]
+        sections.insert(0, Section("matrices", "Side by side", first))
+        if runs[0].stream and len({run.stream_name for run in runs}) == 1:
+            sections.insert(1, stream_section(runs[0]))
+    else:
+        last: list[Block] = [*_forgetting(runs), *_matrices(runs, links)]
+        sections.append(Section("matrices", "Side by side", last))
+    sections = [section for section in sections if section.blocks]
+    return [*sections, _problems(runs), _commands(runs)]
 
 
-def _as_named(run: ShownRun) -> Record:
-    """The record under the run's name, so that two settings of one method are two methods."""
-    record = {**run.record, DEALT: dealt(run.folder) if run.folder is not None else None}
-    if record.get("variant"):  # its method keeps the name that it has without any change
-        return {**record, "variant": run.name}
-    return {**record, "config": {**record["config"], "method": run.name}}
+# ------------------------------------------------------------------ methods and streams
 
 
-# ------------------------------------------------------------------ methods x streams
-
-
-def _table_one(tables: Sequence[StreamTable]) -> Iterator[Block]:
-    yield Prose(
-        "Mean ± standard deviation over seeds of AvgACC (more is better) and AvgF (less is "
-        "better). The best of a column is bold, unless there are fewer than "
-        f"{FEWEST} seeds; variants, methods that see all domains at once and the constant answer "
-        "take no part in that."
+def _methods(tables: Sequence[StreamTable]) -> Iterator[Block]:
+    yield Paragraph(
+        "Mean ± standard deviation over seeds of AvgACC (higher is better) and AvgF (lower is "
+        "better). The best mean of a column is bold, if there are at least "
+        f"{MIN_SEEDS} seeds. Variants, methods that see all domains at once and the constant "
+        "classifier are not ranked."
     )
     yield method_table(tables)
     for table in tables:
-        tone: Literal["plain", "warning"] = "warning" if table.unequal else "plain"
-        yield Prose(f"{table.title}: {verdict(table)}", tone)
+        text = f"{table.title}: {conclusion(table)}"
+        yield Paragraph(text, "warning" if table.unequal else "plain")
 
 
 def method_table(tables: Sequence[StreamTable]) -> Table:
-    """Rows are methods, columns streams, as in the paper's Table 1."""
-    metrics = [METRICS[key] for key in SCORES[:2]]
+    """Methods (rows) and streams (columns), as in the paper's Table 1."""
+    columns = [(table, metric) for table in tables for metric in COMPARED[:2]]
     methods = list(dict.fromkeys(method for table in tables for method in table.methods))
     variants = {name: method for table in tables for name, method in table.variants.items()}
-    heads = ["Method"]
-    for table in tables:
-        heads += [f"{table.stream} {metric.title}" for metric in metrics]
-    rows: list[Sequence[str | Cell]] = []
+    rows: list[Row] = []
     for method in variants_below(methods, variants):
-        row: list[str | Cell] = [method]
-        for table in tables:
-            for metric in metrics:
-                if method not in table.numbers:
-                    row.append(Cell("–"))
-                    continue
-                found = table.spread(method, metric.key)
-                text = show_spread(found, metric, " ± ")
-                best = method in table.winners(metric)
-                row.append(Cell(text, None if found is None else found.mean, bold=best))
-        rows.append(row)
-    last: list[str | Cell] = [CONSTANT]
-    for table in tables:
-        for metric in metrics:
-            value = table.constant.get(metric.key)
-            last.append(Cell(show(value, metric), value, faint=True))
-    return Table("Methods and streams", heads, [*rows, last], sortable=True)
+        cells = []
+        for table, metric in columns:
+            found = table.mean(method, metric.key) if method in table.scores else None
+            best = method in table.winners(metric)
+            cells.append(Cell(metric.format_mean(found), found.mean if found else None, bold=best))
+        rows.append([method, *cells])
+    constant = [score_cell(table.constant[metric.key], faint=True) for table, metric in columns]
+    heads = ["Method", *(f"{table.stream} {metric.title}" for table, metric in columns)]
+    return Table("Methods and streams", heads, [*rows, [CONSTANT, *constant]], sortable=True)
 
 
-# ------------------------------------------------------------------ every run
+# ------------------------------------------------------------------ all runs
 
 
-def _runs(runs: Sequence[ShownRun]) -> Iterator[Block]:
-    yield Prose("Sort by a column, or show some of the runs only: the figures below follow.")
+def _all_runs(runs: Sequence[LoadedRun]) -> Iterator[Block]:
+    yield Paragraph("Click a heading to sort. Runs that are filtered out are hidden below as well.")
     yield runs_table(runs)
 
 
-def runs_table(runs: Sequence[ShownRun]) -> Table:
-    heads = ["Run", "Stream", "Method", "Seed", "Status", "AvgACC", "AvgF", "Final", "BWT"]
-    heads += ["Macro-F1", "Trained", "Stored", "Time"]
-    rows: list[Sequence[str | Cell]] = []
+def runs_table(runs: Sequence[LoadedRun]) -> Table:
+    heads = ["Run", "Stream", "Method", "Seed", "Status", *(metric.title for metric in SCORES)]
+    heads += ["Trained", "Stored", "Time"]
+    rows: list[Row] = []
     for number, run in enumerate(runs, 1):
-        head: list[str | Cell] = [
-            Cell(str(number), number),
+        row: list[str | Cell] = [
+            number_cell(number),
             run.stream_name,
             run.name,
-            Cell(str(run.seed), run.seed),
-            Cell(run.status, bold=run.status != "finished"),
+            number_cell(run.seed),
+            Cell(run.record.status, bold=not run.finished),
         ]
-        rows.append([*head, *(_numbers(run) if run.learned else ["–"] * (len(heads) - 5))])
-    tags = [tag_of(number) for number in range(1, len(runs) + 1)]
-    return Table("Every run", heads, rows, sortable=True, filters=(1, 2, 4), tags=tags)
+        rows.append([*row, *(_numbers(run) if run.stages else [MISSING] * (len(heads) - len(row)))])
+    return Table("All runs", heads, rows, sortable=True, filters=(1, 2, 4), tags=_tags(runs))
 
 
-def tag_of(number: int) -> str:
-    """What in the page belongs to a run."""
-    return f"run-{number}"
+def _tags(runs: Sequence[LoadedRun]) -> list[str]:
+    return [f"run-{number}" for number in range(1, len(runs) + 1)]
 
 
-def _numbers(run: ShownRun) -> list[Cell]:
-    scores = summary(run.record["R"]["accuracy"])
-    f1 = summary(run.record["R"]["macro_f1"])["final_average"]
-    values = [*(scores[key] for key in SCORES), f1]
-    trained = max(stage["trainable_parameters"] for stage in run.stages)
-    stored = stored_bytes(run.stages[-1])
-    seconds = sum(stage["seconds"] for stage in run.stages)
+def _numbers(run: LoadedRun) -> list[Cell]:
+    stored = run.stages[-1].stored_bytes
+    seconds = sum(stage.seconds for stage in run.stages)
     return [
-        *(Cell(format_score(value), value) for value in values),
-        Cell(f"{trained:,}", trained),
+        *(score_cell(metric.of(run.record)) for metric in SCORES),
+        number_cell(max(stage.trainable_parameters for stage in run.stages)),
         Cell(format_bytes(stored), stored),
         Cell(format_duration(seconds), seconds),
     ]
@@ -154,101 +159,84 @@ def _numbers(run: ShownRun) -> list[Cell]:
 # ------------------------------------------------------------------ differences
 
 
-def _over_seeds(tables: Sequence[StreamTable], rivals: Sequence[str | None]) -> Iterator[Block]:
-    for table, rival in zip(tables, rivals, strict=True):
-        if rival is not None:
-            yield differences_table(table, rival)
-
-
-def differences_table(table: StreamTable, rival: str) -> Table:
-    """Every method minus the rival, paired by seed."""
-    rows: list[Sequence[str | Cell]] = []
-    others = [method for method in table.methods if method != rival]
-    columns = [claims([(table, method, rival, key) for method in others]) for key in SCORES]
-    for method, *found in zip(others, *columns, strict=True):
-        seeds = len(table.shared(method, rival))
-        rows.append([method, Cell(str(seeds), seeds), *map(_gap, found)])
-    sure = any(len(table.shared(method, rival)) >= FEWEST for method in others)
-    told = (
-        "with 95 % bootstrap intervals over seeds; bold as in `sodap table`: where a difference "
-        "is more than the noise between seeds, corrected for all of its column (Holm)"
-        if sure
-        else f"without intervals, for fewer than {FEWEST} seeds are in common"
+def differences_table(table: StreamTable, reference: str) -> Table:
+    """Every method minus the reference, paired by seed."""
+    others = [method for method in table.methods if method != reference]
+    pairs = [(method, reference) for method in others]
+    columns = [table.differences(pairs, metric.key) for metric in COMPARED]
+    seeds = [len(table.common_seeds(*pair)) for pair in pairs]
+    rows = [
+        [method, number_cell(count), *map(difference_cell, found)]
+        for method, count, *found in zip(others, seeds, *columns, strict=True)
+    ]
+    how = (
+        "with 95 % bootstrap intervals over seeds; bold as in `sodap table`: more than the noise "
+        "between seeds, corrected for all differences of a column (Holm)"
+        if max(seeds) >= MIN_SEEDS
+        else f"without intervals, since fewer than {MIN_SEEDS} seeds are in common"
     )
     return Table(
-        f"{table.title}: minus {rival}, paired by seed, {told}",
-        ["Method", "Seeds", *(METRICS[key].title for key in SCORES)],
+        f"{table.title}: minus {reference}, paired by seed, {how}",
+        ["Method", "Seeds", *(metric.title for metric in COMPARED)],
         rows,
         sortable=True,
     )
 
 
-def _gap(claim: Claim | None) -> Cell:
-    text, bold = show_claim(claim)
-    return Cell(text, None if claim is None else claim.gap.mean, bold=bold)
-
-
-def _over_images(
-    runs: Sequence[ShownRun], tables: Sequence[StreamTable], rivals: Sequence[str | None]
+def _differences_by_image(
+    runs: Sequence[LoadedRun], references: dict[str, str | None]
 ) -> Iterator[Block]:
-    """Pairs of runs that were asked about the same images: one table a stream and seed."""
-    names = {table.stream: rival for table, rival in zip(tables, rivals, strict=True)}
-    groups: dict[tuple[str, int], list[list[ShownRun]]] = {}
+    """One table per group of runs with the same stream, seed and test images."""
+    groups: dict[tuple[str, int], list[list[LoadedRun]]] = {}
     for run in runs:
-        if run.status == "finished" and run.outcomes() is not None:
-            alike = groups.setdefault((run.stream_name, run.seed), [])
-            mine = next((group for group in alike if group[0].tested_like(run)), None)
-            if mine is None:
-                alike.append([run])
+        if run.finished and run.outcomes() is not None:
+            known = groups.setdefault((run.stream_name, run.seed), [])
+            same = next((group for group in known if group[0].has_test_images_of(run)), None)
+            if same is None:
+                known.append([run])
             else:
-                mine.append(run)
-    shown_groups = [group for alike in groups.values() for group in alike if len(group) > 1]
-    for group in shown_groups[:4]:
-        yield images_table(group, names[group[0].stream_name])
-    for (stream, seed), alike in groups.items():
-        if len(alike) > 1:
-            sides = [", ".join(run.name for run in group) for group in alike]
-            yield Prose(
-                f"{stream}, seed {seed}: not paired by image, since they are not known to have "
-                f"been tested on the same ones: {'; with '.join(sides)}.",
+                same.append(run)
+    pairable = [group for known in groups.values() for group in known if len(group) > 1]
+    for group in pairable[:MAX_IMAGE_TABLES]:
+        yield images_table(group, references[group[0].stream_name])
+    for (stream, seed), known in groups.items():
+        if len(known) > 1:
+            names = " | ".join(", ".join(run.name for run in group) for group in known)
+            yield Paragraph(
+                f"{stream}, seed {seed}: these runs may have different test images and are not "
+                f"compared by image: {names}.",
                 "note",
             )
-    if len(shown_groups) > 4:
-        left = len(shown_groups) - 4
-        more = plural(left, "more group of runs", "more groups of runs")
-        yield Prose(f"{more} with one stream and seed can be compared image by image, few at once.")
+    if len(pairable) > MAX_IMAGE_TABLES:
+        left = plural(len(pairable) - MAX_IMAGE_TABLES, "more group of runs", "more groups of runs")
+        yield Paragraph(f"{left} can be compared by image in a report of fewer runs.")
 
 
-def images_table(group: Sequence[ShownRun], rival: str | None) -> Table:
-    """Every run minus the rival's (the first one's, if it has none here), paired by test image.
-
-    All of `group` were tested on the same images.
-    """
-    first = next((run for run in group if run.name == rival), group[0])
+def images_table(group: Sequence[LoadedRun], reference: str | None) -> Table:
+    """Every run minus that of the reference (or the first), paired by test image."""
+    first = next((run for run in group if run.name == reference), group[0])
     base = first.outcomes()
-    scores = summary(first.record["R"]["accuracy"])
-    rows: list[Sequence[str | Cell]] = []
+    rows: list[Row] = []
     for run in group:
         other = run.outcomes()
         if run is first or base is None or other is None:
             continue
         if [table.shape for table in other] != [table.shape for table in base]:
             continue
-        ends = difference_intervals(other, base)
-        mine = summary(run.record["R"]["accuracy"])
+        intervals = difference_intervals(other, base)
         cells = []
-        for key in SCORES:
-            one, two, both = mine[key], scores[key], ends[key]
-            if one is None or two is None or both is None:
-                cells.append(Cell("–"))
+        for metric in COMPARED:
+            one, two, ends = metric.of(run.record), metric.of(first.record), intervals[metric.key]
+            if one is None or two is None or ends is None:
+                cells.append(Cell(MISSING))
                 continue
-            text = format_difference(one - two, both.low, both.high)
-            cells.append(Cell(text, one - two, bold=both.low > 0 or both.high < 0))
+            text = format_difference(one - two, ends.low, ends.high)
+            cells.append(Cell(text, one - two, bold=ends.low > 0 or ends.high < 0))
         rows.append([run.name, *cells])
     return Table(
         f"{first.stream_name}, seed {first.seed}: minus {first.name}, paired by test image, with "
-        f"95 % bootstrap intervals over images; bold where they leave 0 out, each for itself",
-        ["Method", *(METRICS[key].title for key in SCORES)],
+        f"95 % bootstrap intervals over images; bold if the interval excludes 0 (not corrected)",
+        ["Method", *(metric.title for metric in COMPARED)],
         rows,
         sortable=True,
     )
@@ -257,86 +245,97 @@ def images_table(group: Sequence[ShownRun], rival: str | None) -> Table:
 # ------------------------------------------------------------------ side by side
 
 
-def _side_by_side(runs: Sequence[ShownRun]) -> Iterator[Block]:
-    streams = dict.fromkeys(run.stream_name for run in runs)
-    for place, stream in enumerate(streams, 1):
-        lines: dict[str, Record] = {}
-        seen: set[str] = set()
-        for number, run in enumerate(runs, 1):
-            if run.stream_name == stream and run.status == "finished" and run.name not in seen:
-                seen.add(run.name)
-                lines[f"{number}: {run.row}"] = run.record
-        domains = {len(record["stream"]["domains"]) for record in lines.values()}
-        if 1 < len(lines) <= MOST_LINES and len(domains) == 1:
-            yield Drawing(
-                f"forgetting-{place}",
-                f"Accuracy over the stages of {stream}: {', '.join(lines)}",
-                figures.forgetting(lines),
-                f"{stream}: accuracy of each domain over the stages, one run of each method. "
-                f"Dotted: before the domain was learned. Numbers are those of the table.",
-            )
-    for number, run in enumerate(runs, 1):
-        if run.learned:
-            yield Card(f"{number}: {run.title}", shaded_matrix(run), tag_of(number))
+def _matrices(runs: Sequence[LoadedRun], links: Sequence[str]) -> Iterator[Card]:
+    links = links or [""] * len(runs)
+    for number, (run, tag, link) in enumerate(zip(runs, _tags(runs), links, strict=True), 1):
+        if run.stages:
+            yield Card(f"{number}: {run.title}", matrix_table(run, shaded=True), tag, link)
 
 
-def shaded_matrix(run: ShownRun) -> Table:
-    """R as a table whose cells are coloured."""
-    R = run.record["R"]["accuracy"]
-    return Table(
-        "Accuracy after each stage",
-        ["After", *run.domains],
-        [
-            [
-                run.domains[stage],
-                *(
-                    Cell(
-                        format_score(v),
-                        v,
-                        faint=domain > stage,
-                        shade=v if domain <= stage else None,
-                    )
-                    for domain, v in enumerate(row)
-                ),
-            ]
-            for stage, row in enumerate(R)
-        ],
+def _changes(runs: Sequence[LoadedRun]) -> Iterator[Table]:
+    """Change of accuracy of each old domain, if the runs have the same domains."""
+    if not runs or any(run.domains != runs[0].domains for run in runs):
+        return
+    rows: list[Row] = []
+    for run in runs:
+        R = run.record.R.accuracy
+        changes = [R[-1][domain] - R[domain][domain] for domain in range(len(R) - 1)]
+        cells = [Cell(format_difference(change), change) for change in changes]
+        rows.append([run.name, *cells, *[MISSING] * (len(run.domains) - 1 - len(cells))])
+    yield Table(
+        "What was forgotten: change of accuracy from a domain's own stage to the last",
+        ["Method", *runs[0].domains[:-1]],
+        rows,
     )
 
 
-# ------------------------------------------------------------------ what else
+def _forgetting(runs: Sequence[LoadedRun]) -> Iterator[FigureBlock]:
+    """One figure per stream, with the first finished run of each method."""
+    for place, stream in enumerate(dict.fromkeys(run.stream_name for run in runs), 1):
+        first: dict[str, tuple[str, LoadedRun]] = {}
+        for number, run in enumerate(runs, 1):
+            if run.stream_name == stream and run.finished:
+                first.setdefault(run.name, (f"{number}: {run.record.row}", run))
+        shown = dict(first.values())
+        if 1 < len(shown) <= MAX_LINES and len({len(run.domains) for run in shown.values()}) == 1:
+            domains = next(iter(shown.values())).domains
+            yield FigureBlock(
+                f"forgetting-{place}",
+                f"Accuracy over the stages of {stream}: {', '.join(shown)}",
+                figures.forgetting(
+                    {label: run.record.R.accuracy for label, run in shown.items()}, domains
+                ),
+                f"{stream}: accuracy of each domain over the stages, one run per method. A falling "
+                f"line is forgetting. Dotted: before the domain was learned.",
+            )
 
 
-def _troubles(runs: Sequence[ShownRun]) -> Section:
-    found: list[Block] = []
+# ------------------------------------------------------------------ problems and origin
+
+
+def _problems(runs: Sequence[LoadedRun]) -> Section:
+    found = [
+        Paragraph(f"{number}, {run.title}: {text}", "warning")
+        for number, run in enumerate(runs, 1)
+        for text in problems(replace(run, stream=None))
+    ]
+    return Section("problems", "Problems", found or [Paragraph("No problems were found.")])
+
+
+def _commands(runs: Sequence[LoadedRun]) -> Section:
+    rows: list[Row] = []
     for number, run in enumerate(runs, 1):
-        found += [
-            Prose(f"{number}, {run.title}: {words}", "warning")
-            for words in troubles(replace(run, stream=None))
-        ]
-    return Section("troubles", "What went wrong", found or [Prose("Nothing was reported.")])
-
-
-def _commands(runs: Sequence[ShownRun]) -> Section:
-    rows: list[Sequence[str | Cell]] = []
-    for number, run in enumerate(runs, 1):
-        env = run.record.get("environment") or {}
-        commit, changed, _ = (env.get("commit") or "–").partition(CHANGES)
-        command = run.record.get("command")
+        command, env = run.record.command, run.record.environment
+        commit, changed, _ = ((env.commit if env else None) or MISSING).partition(CHANGES)
         rows.append(
             [
-                Cell(str(number), number),
+                number_cell(number),
                 run.title,
-                command_line(command) if command else "–",
-                env.get("sodap") or "–",
+                command_line(command) if command else MISSING,
+                env.sodap if env else MISSING,
                 commit[:12] + changed,
-                env.get("gpu") or env.get("processor") or "–",
+                (env.gpu or env.processor) if env else MISSING,
             ]
         )
-    heads = ["Run", "What", "Command", "sodap", "Commit", "Computer"]
-    tags = [tag_of(number) for number in range(1, len(runs) + 1)]
-    return Section(
-        "origin",
-        "How to get this again",
-        [Table("The command of each run", heads, rows, sortable=True, tags=tags)],
-    )
+    heads = ["Run", "Title", "Command", "sodap", "Commit", "Machine"]
+    table = Table("Command of each run", heads, rows, sortable=True, tags=_tags(runs))
+    return Section("origin", "How to reproduce", [table])
+
+
+def scores_sentence(runs: Sequence[LoadedRun]) -> str:
+    """Forgetting and accuracy of a few runs of different methods in two sentences."""
+    stages = len(runs[0].stages)
+    text = []
+    if stages > 1:
+        values = _listed(runs, "average_forgetting")
+        text.append(f"Average forgetting (AvgF) after {stages} domains: {values}.")
+    else:
+        text.append("After one domain there is nothing to forget yet.")
+    text.append(f"Average accuracy (AvgACC): {_listed(runs, 'average_accuracy')}.")
+    if len(runs) > 1:
+        text.append("Each method ran with one seed, so the noise between seeds is unknown.")
+    return " ".join(text)
+
+
+def _listed(runs: Sequence[LoadedRun], key: str) -> str:
+    return ", ".join(f"{run.name} {format_score(METRICS[key].of(run.record))}" for run in runs)

@@ -1,183 +1,124 @@
-"""Which part forgets: the representation of one stage under the head of another."""
+"""Section on cross-composition: does the representation or the head forget?"""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 
 import numpy as np
-from matplotlib import rc_context
-from matplotlib.figure import Figure
 
 from sodap.evaluation import effects, mean_effects
-from sodap.formats import format_difference, format_score
-from sodap.reporting.figures.accuracy import WIDTH
-from sodap.reporting.figures.heat_maps import number_grid
-from sodap.reporting.figures.svg import METHOD_COLOURS, STYLE
-from sodap.reporting.loading import ShownRun
-from sodap.reporting.pages.blocks import Block, Cell, Drawing, Prose, Section, Table
-
-MOST_PANELS = 12
-
-PARTS = ("representation", "classifier", "interaction", "both")
+from sodap.formats import format_difference
+from sodap.reporting.figures import composition as figures
+from sodap.reporting.loading import LoadedRun
+from sodap.reporting.pages.blocks import Block, FigureBlock, Paragraph, Section
+from sodap.reporting.tables.table import Cell, Row, Table, score_cell
+from sodap.runs.composition import Composition
 
 
-def composition_section(run: ShownRun) -> Section:
+def composition_section(run: LoadedRun) -> Section:
     return Section("composition", "Which part forgets", list(_blocks(run)))
 
 
-def _blocks(run: ShownRun) -> Iterator[Block]:
-    yield Prose(
-        "A model is cut in two: B, everything before the head, and C, the head. Every B of a stage "
-        "is tested with every C of a stage. The difference to the pair of the domain's own stage "
-        "says which part lost it, with one caveat: parts that never learned together may not fit, "
-        "and that is counted as a loss, too."
+def _blocks(run: LoadedRun) -> Iterator[Block]:
+    yield Paragraph(
+        "The model is divided into B, everything before the head, and C, the head. The B of every "
+        "stage is tested with the C of every stage. A lower accuracy than with the pair of the "
+        "domain's own stage shows which part changed. Parts that were not trained together may "
+        "also not fit, which counts as a loss too."
     )
-    if run.composition is None:
-        if run.no_composition:
-            yield Prose(f"It was not measured: {run.no_composition}.", "note")
-        else:
-            yield Prose(
-                "It was not measured. `sodap report RUN --compose` does it: one pass over all test "
-                "images for each stage.",
-                "note",
-            )
+    found = run.composition
+    if found is None:
+        reason = f": {run.no_composition}" if run.no_composition else ""
+        hint = "" if reason else " `sodap report RUN --compose` measures it."
+        yield Paragraph(f"It was not measured{reason}.{hint}", "note")
         return
-    if run.composition.get("deviation", 0) > 0:
-        missed = run.composition["deviation"]
-        yield Prose(
-            f"Measured on another device than the run itself: where both have tested the same "
-            f"model, they differ by up to {missed:.3f}.",
+    if found.deviation > 0:
+        yield Paragraph(
+            f"It was measured on another device than the run. The accuracy of the same models "
+            f"differs by up to {found.deviation:.3f}.",
             "note",
         )
-    yield Drawing(
+    yield FigureBlock(
         "cross-composition",
         f"Accuracy of every representation with every head of {run.title}",
-        composition_figure(run),
-        "A panel a domain. Rows: the stage of the representation B. Columns: the stage of the head "
-        "C. The diagonal is R.",
-        list(composition_tables(run)),
+        figures.compositions(found, run.domains),
+        "Accuracy on each domain with the representation B (rows) and the head C (columns) of each "
+        "stage. The diagonal is R.",
+        list(composition_tables(found, run.domains)),
         wide=len(run.domains) > 3,
     )
-    if len(run.composition["accuracy"]) > 1:
-        yield Drawing(
+    if len(found.accuracy) > 1:
+        changes = effects(found.accuracy)
+        yield FigureBlock(
             "forgetting-parts",
-            f"What representation and head of {run.title} cost each old domain",
-            effects_figure(run),
-            "From a domain's own stage to the last: what the new representation changes under the "
-            "old head, what the new head changes on the old representation, what they do together "
-            "beyond that, and what really happened. Below 0 is loss.",
+            f"Effect of representation and head of {run.title} on each old domain",
+            figures.effects(changes, run.domains),
+            "Change of accuracy from a domain's own stage to the last: by the new representation "
+            "with the old head, by the new head on the old representation, by their interaction, "
+            "and by both. Negative is a loss.",
             [effects_table(run)],
         )
-    yield Drawing(
+    yield FigureBlock(
         "probes",
-        f"Accuracy of fresh linear heads on the representations of {run.title}",
-        probe_figure(run),
-        "The control: a fresh linear head, fitted to the domain's own training images (left) or to "
-        "those of all domains (right) on the representation of each stage. What it finds, the "
-        "representation has not lost.",
-        [probe_table(run)],
+        f"Accuracy of linear probes on the representations of {run.title}",
+        figures.probes(found, run.domains),
+        "Control: accuracy of a new linear head on the representation of each stage, fitted to "
+        "training images of the same domain (left) or of all domains (right). What it finds is not "
+        "lost from the representation.",
+        [probe_table(found, run.domains)],
     )
 
 
-def composition_figure(run: ShownRun) -> Figure:
-    assert run.composition is not None
-    A = np.array(run.composition["accuracy"])  # [T, T, D]
-    stages, domains = len(A), min(A.shape[2], MOST_PANELS)
-    across = min(domains, 4 if domains > 3 else 3)
-    down = -(-domains // across)
-    side = max(1.5, 0.5 + 0.36 * stages)
-    names_of = ([f"B{i}" for i in range(1, stages + 1)], [f"C{j}" for j in range(1, stages + 1)])
-    with rc_context(STYLE):
-        figure = Figure(figsize=(max(WIDTH, side * across + 0.3), (side + 0.35) * down))
-        for domain in range(domains):
-            axes = figure.add_subplot(down, across, domain + 1)
-            number_grid(axes, A[:, :, domain], *names_of)
-            axes.set_title(run.domains[domain], size=9)
-    return figure
-
-
-def composition_tables(run: ShownRun) -> Iterator[Table]:
-    assert run.composition is not None
-    A = np.array(run.composition["accuracy"])
+def composition_tables(found: Composition, domains: list[str]) -> Iterator[Table]:
+    A = np.array(found.accuracy)  # [T, T, D]
     for domain in range(A.shape[2]):
-        yield Table(
-            f"{run.domains[domain]}: accuracy of B (rows) with C (columns)",
-            ["", *(f"C{j + 1} {run.domains[j]}" for j in range(len(A)))],
+        rows: list[Row] = [
             [
-                [
-                    f"B{i + 1} {run.domains[i]}",
-                    *(
-                        Cell(format_score(v), float(v), bold=i == j)
-                        for j, v in enumerate(A[i, :, domain])
-                    ),
-                ]
-                for i in range(len(A))
-            ],
+                f"B{i + 1} {domains[i]}",
+                *(score_cell(float(v), bold=i == j) for j, v in enumerate(A[i, :, domain])),
+            ]
+            for i in range(len(A))
+        ]
+        yield Table(
+            f"{domains[domain]}: accuracy of B (rows) with C (columns)",
+            ["", *(f"C{j + 1} {domains[j]}" for j in range(len(A)))],
+            rows,
         )
 
 
-def effects_figure(run: ShownRun) -> Figure:
+def effects_table(run: LoadedRun) -> Table:
     assert run.composition is not None
-    found = effects(run.composition["accuracy"])
-    places = np.arange(len(found))
-    with rc_context(STYLE):
-        figure = Figure(figsize=(WIDTH, 3.0))
-        axes = figure.add_subplot()
-        for index, (part, colour) in enumerate(zip(PARTS, METHOD_COLOURS, strict=False)):
-            values = [getattr(each, part) for each in found]
-            axes.bar(places + (index - 1.5) * 0.2, values, 0.18, color=colour, label=part)
-        axes.axhline(0, color="#010101", lw=0.8)
-        axes.set_xticks(places, labels=[run.domains[each.domain] for each in found])
-        axes.tick_params(axis="x", length=0)
-        axes.set_ylabel("change of accuracy")
-        figure.legend(loc="outside upper center", ncols=4)
-    return figure
-
-
-def effects_table(run: ShownRun) -> Table:
-    assert run.composition is not None
-    found = effects(run.composition["accuracy"])
-    rows: list[Sequence[str | Cell]] = []
-    for each in found:
-        cells = [
-            Cell(format_difference(getattr(each, part)), getattr(each, part)) for part in PARTS
+    found = effects(run.composition.accuracy)
+    rows: list[Row] = [
+        [
+            run.domains[each.domain],
+            score_cell(each.then),
+            *(_change(getattr(each, part)) for part in figures.PARTS),
         ]
-        rows.append([run.domains[each.domain], Cell(format_score(each.then), each.then), *cells])
+        for each in found
+    ]
     mean = mean_effects(found)
     if mean is not None:
-        cells = [Cell(format_difference(mean[part]), mean[part], bold=True) for part in PARTS]
-        rows.append(["mean", "", *cells])
+        rows.append(["mean", "", *(_change(mean[part], bold=True) for part in figures.PARTS)])
     return Table(
-        "From a domain's own stage to the last",
-        ["Domain", "Accuracy then", *PARTS],
-        rows,
+        "From a domain's own stage to the last", ["Domain", "Accuracy then", *figures.PARTS], rows
     )
 
 
-def probe_figure(run: ShownRun) -> Figure:
-    assert run.composition is not None
-    probe = run.composition["probe"]
-    stages = len(probe["own"])
-    names = run.domains[: len(probe["own"][0])]
-    rows = [f"B{i}" for i in range(1, stages + 1)]
-    with rc_context(STYLE):
-        figure = Figure(figsize=(max(WIDTH, 1.0 + 0.9 * len(names)), 1.3 + 0.3 * stages))
-        for place, (kind, words) in enumerate((("own", "own domain"), ("joint", "all domains")), 1):
-            axes = figure.add_subplot(1, 2, place)
-            number_grid(axes, probe[kind], rows, names, room=24)
-            axes.set_title(f"fitted to {words}", size=9)
-    return figure
+def _change(value: float, *, bold: bool = False) -> Cell:
+    return Cell(format_difference(value), value, bold=bold)
 
 
-def probe_table(run: ShownRun) -> Table:
-    assert run.composition is not None
-    probe = run.composition["probe"]
-    names = run.domains[: len(probe["own"][0])]
+def probe_table(found: Composition, domains: list[str]) -> Table:
+    names = domains[: len(found.probe.own[0])]
+    rows: list[Row] = [
+        [f"B{stage} {domains[stage - 1]}", *map(score_cell, [*own, *joint])]
+        for stage, (own, joint) in enumerate(
+            zip(found.probe.own, found.probe.joint, strict=True), 1
+        )
+    ]
     return Table(
-        "Accuracy of fresh linear heads (ridge regression)",
+        "Accuracy of linear probes (ridge regression)",
         ["Representation", *(f"{name}, {fit}" for fit in ("own", "all") for name in names)],
-        [
-            [f"B{i} {run.domains[i - 1]}", *(Cell(format_score(v), v) for v in [*own, *joint])]
-            for i, (own, joint) in enumerate(zip(probe["own"], probe["joint"], strict=True), 1)
-        ],
+        rows,
     )

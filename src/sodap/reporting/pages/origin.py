@@ -1,4 +1,4 @@
-"""Where the numbers come from, and what went wrong on the way."""
+"""Sections on the problems of a run, and on how to reproduce it."""
 
 from __future__ import annotations
 
@@ -9,80 +9,74 @@ from pathlib import Path
 import yaml
 
 from sodap.formats import plural
-from sodap.reporting.loading import ShownRun
-from sodap.reporting.pages.blocks import Block, Code, Facts, Prose, Section
+from sodap.reporting.loading import LoadedRun
+from sodap.reporting.pages.blocks import Block, CodeBlock, Definitions, Paragraph, Section
 
 
-def origin_section(run: ShownRun) -> Section:
-    return Section("origin", "How to get this again", list(_origin(run)))
+def problems_section(run: LoadedRun) -> Section:
+    blocks: list[Block] = [Paragraph(text, "warning") for text in problems(run)]
+    if run.traceback:
+        blocks.append(CodeBlock("Traceback", run.traceback, folded=True))
+    return Section("problems", "Problems", blocks or [Paragraph("No problems were found.")])
 
 
-def troubles_section(run: ShownRun) -> Section:
-    found = troubles(run)
-    blocks: list[Block] = [Prose(words, "warning") for words in found]
-    if run.trace:
-        blocks.append(Code("Traceback", run.trace, folded=True))
-    return Section("troubles", "What went wrong", blocks or [Prose("Nothing was reported.")])
-
-
-def troubles(run: ShownRun) -> list[str]:
-    """Everything that a reader should know before believing the numbers."""
+def problems(run: LoadedRun) -> list[str]:
+    """Everything to know before trusting the numbers of a run."""
+    record = run.record
     found = []
-    done, all_of_them = len(run.stages), learned_domains(run)
-    if run.status != "finished":
-        why = f": {run.record['note']}" if run.record.get("note") else ""
-        so_far = f"{done} of {plural(all_of_them, 'domain')}" if all_of_them else "no domain"
-        found.append(f"The run is not complete ({run.status}{why}). It has learned {so_far}.")
-        if run.status == "running":
-            found.append("It may be running still, or it was killed; --resume goes on with it.")
-    for env in run.record.get("earlier_environments", ()):
-        other = f"sodap {env['sodap']}, commit {env.get('commit') or 'unknown'}"
-        found.append(f"It was learned in part with other code or packages ({other}).")
+    if not run.finished:
+        reason = f": {record.note}" if record.note else ""
+        total = len(record.stream.learned)
+        learned = f"{len(run.stages)} of {plural(total, 'domain')}" if total else "no domain"
+        found.append(f"The run is incomplete ({record.status}{reason}). It has learned {learned}.")
+        if record.status == "running":
+            found.append("It is still running, or it was killed; resume it with --resume.")
     found += [
-        f"Splits, {check.what}: {check.words}." for check in run.checks if check.good is False
+        f"Part of the run used other code or packages (sodap {environment.sodap}, commit "
+        f"{environment.commit or 'unknown'})."
+        for environment in record.earlier_environments
     ]
-    found += list(run.record.get("stream", {}).get("notes", ()))
-    found += [f"{words}." for words in run.troubles]  # as they are: many begin with a path
-    return found
+    found += [
+        f"Check of the splits failed: {check.title} ({check.details})."
+        for check in run.checks
+        if check.passed is False
+    ]
+    return [*found, *record.stream.notes, *(f"{text}." for text in run.problems)]
 
 
-def learned_domains(run: ShownRun) -> int:
-    """How many domains are there to learn: those with training images."""
-    domains = run.record["stream"]["domains"]
-    return sum(1 for d in domains if "counts" not in d or sum(d["counts"]["train"]))
+def origin_section(run: LoadedRun) -> Section:
+    return Section("origin", "How to reproduce", list(_origin(run)))
 
 
 def command_line(command: Sequence[str]) -> str:
-    """As it can be typed again; where the program lies is not part of it."""
-    program, *rest = command
-    return shlex.join([Path(program).name, *rest])
+    """The command as it can be typed, without the folder of the program."""
+    program, *arguments = command
+    return shlex.join([Path(program).name, *arguments])
 
 
-def _origin(run: ShownRun) -> Iterator[Block]:
+def _origin(run: LoadedRun) -> Iterator[Block]:
     record = run.record
-    if record.get("command"):
-        yield Code("Command", command_line(record["command"]))
+    if record.command:
+        yield CodeBlock("Command", command_line(record.command))
     else:
-        yield Prose("Started from Python, or the record does not say how.")
-    pairs = [("Seed", str(run.seed)), ("Status", run.status)]
-    if backbone := record.get("backbone"):
-        weights = backbone.get("weights", "not named")
-        words = f"{backbone['name']}, weights {weights}, SHA-256 {backbone['sha256']}"
-        pairs.append(("Backbone", words))
-    if env := record.get("environment"):
-        commit = f", commit {env['commit']}" if env.get("commit") else ""
-        packages = ", ".join(f"{name} {v}" for name, v in env["packages"].items() if v)
-        gpu = f", {env['gpu']}" if env.get("gpu") else ""
-        threads = plural(env["threads"], "thread")
+        yield Paragraph("The run was started from Python, or its command is unknown.")
+    pairs = [("Seed", str(run.seed)), ("Status", record.status)]
+    if backbone := record.backbone:
+        weights = f"weights {backbone.weights or 'unknown'}, SHA-256 {backbone.sha256}"
+        pairs.append(("Backbone", f"{backbone.name}, {weights}"))
+    if env := record.environment:
+        commit = f", commit {env.commit}" if env.commit else ""
+        gpu = f", {env.gpu}" if env.gpu else ""
+        machine = f"{env.system}, {env.processor}, {plural(env.threads, 'thread')}{gpu}"
         pairs += [
-            ("sodap", f"{env['sodap']}{commit}"),
-            ("Python", env["python"]),
-            ("Packages", packages),
-            ("Computer", f"{env['system']}, {env['processor']}, {threads}{gpu}"),
+            ("sodap", f"{env.sodap}{commit}"),
+            ("Python", env.python),
+            ("Packages", ", ".join(f"{name} {v}" for name, v in env.packages.items() if v)),
+            ("Machine", machine),
         ]
-    if search := record.get("search"):
-        chosen = ", ".join(f"{key}={value}" for key, value in search["chosen"].items())
-        pairs.append(("Chosen before", f"{chosen}, by {search.get('what', 'a search')}"))
-    yield Facts(pairs)
-    config = yaml.safe_dump(dict(record["config"]), sort_keys=False)
-    yield Code("Configuration, with every default", config, folded=True)
+    if record.search:
+        chosen = ", ".join(f"{key}={value}" for key, value in record.search.chosen.items())
+        pairs.append(("Chosen by a search", f"{chosen} ({record.search.what})"))
+    yield Definitions(pairs)
+    config = yaml.safe_dump(record.config.model_dump(mode="json"), sort_keys=False)
+    yield CodeBlock("Configuration, with all defaults", config, folded=True)

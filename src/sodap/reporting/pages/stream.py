@@ -1,71 +1,71 @@
-"""What was learned from: images, counts, splits."""
+"""Section on the stream: sample images, counts, checks of the splits."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 
 from sodap.formats import plural
-from sodap.reporting.figures import accuracy as figures
-from sodap.reporting.loading import ShownRun
-from sodap.reporting.pages.blocks import Block, Cell, Drawing, Prose, Section, Table
+from sodap.reporting.figures import images as figures
+from sodap.reporting.loading import LoadedRun
+from sodap.reporting.pages.blocks import Block, FigureBlock, Paragraph, Section
+from sodap.reporting.tables.table import Table, number_cell
 
-KINDS = {"train": "training", "val": "validation", "test": "test"}
+SPLIT_NAMES = {"train": "training", "val": "validation", "test": "test"}
 
 
-def stream_section(run: ShownRun) -> Section:
+def stream_section(run: LoadedRun) -> Section:
     return Section("stream", "The stream", list(_blocks(run)))
 
 
-def _blocks(run: ShownRun) -> Iterator[Block]:
-    domains = run.record["stream"]["domains"]
+def _blocks(run: LoadedRun) -> Iterator[Block]:
+    domains = run.record.stream.domains
     if not domains:
-        yield Prose("The record says nothing about the stream.", "note")
+        yield Paragraph("The record has no information about the stream.", "note")
         return
-    yield Prose(
+    yield Paragraph(
         f"{plural(len(run.classes), 'class', 'classes')}, {plural(len(domains), 'domain')}: "
-        f"{' → '.join(run.domains)}. When a new domain comes, the images of those before are gone."
+        f"{' → '.join(run.domains)}. The images of earlier domains are not available when a new "
+        f"domain is learned."
     )
-    for note in run.record["stream"].get("notes", ()):
-        yield Prose(note, "note")
-    if run.images and run.stream is not None:
-        yield Drawing(
+    for note in run.record.stream.notes:
+        yield Paragraph(note, "note")
+    if run.show_images and run.stream is not None:
+        first = ", for the first ten classes" if len(run.classes) > figures.COLUMNS else ""
+        yield FigureBlock(
             "stream-samples",
             f"Test images of the domains of {run.stream_name}",
             figures.samples(run.stream),
-            "Test images of each domain, in the order of their arrival"
-            + (", for the first ten classes." if len(run.classes) > figures.COLUMNS else "."),
+            f"Test images of each domain, in the order of the stages{first}.",
         )
-    elif not run.images:
-        yield Prose("No images are shown: the report was made without them.", "note")
     else:
-        yield Prose(f"No images are shown: {run.no_stream}.", "note")
+        reason = run.no_stream if run.show_images else "the report was made with --no-images"
+        yield Paragraph(f"No images are shown: {reason}.", "note")
     yield checks_table(run)
-    if all("counts" in domain for domain in domains):
-        yield counts_table(run)
+    yield counts_table(run)
 
 
-def counts_table(run: ShownRun) -> Table:
-    """Images of each class, domain and split."""
+def counts_table(run: LoadedRun) -> Table:
+    """Images of each domain, split and class."""
     return Table(
-        "Images of each class",
+        "Images per class",
         ["Domain", "Split", *run.classes, "All"],
         [
-            [domain["name"], KINDS[kind], *map(_count, counts), _count(sum(counts))]
-            for domain in run.record["stream"]["domains"]
-            for kind, counts in domain["counts"].items()
+            [
+                domain.name,
+                SPLIT_NAMES[split],
+                *(number_cell(count, faint=count == 0) for count in [*counts, sum(counts)]),
+            ]
+            for domain in run.record.stream.domains
+            for split, counts in domain.counts.model_dump().items()
             if sum(counts)
         ],
         wide=True,
     )
 
 
-def checks_table(run: ShownRun) -> Table:
+def checks_table(run: LoadedRun) -> Table:
     return Table(
-        "Are the splits sound? Near copies are the business of `sodap data check`.",
-        ["Check", "Verdict", "Found"],
-        [[check.what, check.verdict, check.words] for check in run.checks],
+        "Checks of the splits. `sodap data check` also finds near duplicates.",
+        ["Check", "Status", "Details"],
+        [[check.title, check.status, check.details] for check in run.checks],
     )
-
-
-def _count(number: int) -> Cell:
-    return Cell(f"{number:,}", number, faint=number == 0)

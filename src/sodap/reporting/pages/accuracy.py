@@ -1,0 +1,179 @@
+"""Section on accuracy: R and its metrics, recall, confusion, calibration."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import numpy as np
+
+from sodap.evaluation import Reliability, metric_intervals, recall_per_class, reliability
+from sodap.formats import MISSING, format_difference, format_score
+from sodap.reporting.figures import accuracy as figures
+from sodap.reporting.loading import LoadedRun
+from sodap.reporting.pages.blocks import Block, Definitions, FigureBlock, Paragraph, Section
+from sodap.reporting.tables.metrics import SCORES
+from sodap.reporting.tables.table import Cell, Row, Table, number_cell, score_cell
+
+
+def accuracy_section(run: LoadedRun) -> Section:
+    return Section("accuracy", "Accuracy and forgetting", list(_blocks(run)))
+
+
+def _blocks(run: LoadedRun) -> Iterator[Block]:
+    if not run.stages:
+        yield Paragraph("No stage is finished, so nothing was tested.", "warning")
+        return
+    yield metrics_table(run)
+    yield Definitions([(metric.title, metric.meaning) for metric in SCORES])
+    yield FigureBlock(
+        "accuracy-matrix",
+        f"R, the accuracy of {run.title}, after each stage on each domain",
+        figures.accuracy_matrix(run.record.R.accuracy, run.domains, run.name),
+        "R, the accuracy after each stage (rows) on each domain (columns). Read down a column to "
+        "see how a domain changes while others are learned. Dotted cells: not learned yet.",
+        [matrix_table(run)],
+    )
+    yield FigureBlock(
+        "forgetting",
+        f"Accuracy of each domain over the stages of {run.title}",
+        figures.forgetting({run.name: run.record.R.accuracy}, run.domains),
+        "A falling line is forgetting. Dotted: before the domain was learned.",
+    )
+    if run.record.confusions and run.classes:
+        yield FigureBlock(
+            "recall",
+            f"Recall of each class in each domain, after the last stage of {run.title}",
+            figures.recall(recalls(run), run.domains, run.classes),
+            "Recall after the last stage. A class that a domain does not have is left clear.",
+            [recall_table(run)],
+        )
+        matrices = [np.array(matrix) for matrix in run.record.confusions[-1]]
+        yield FigureBlock(
+            "confusion",
+            f"Confusion of classes in each domain, after the last stage of {run.title}",
+            figures.confusion(matrices, run.domains, run.classes),
+            "Confusion after the last stage: true classes (rows), predictions (columns) and the "
+            "number of images. Blue is right, orange is wrong.",
+            list(confusion_tables(run)),
+            wide=len(run.classes) > 5,
+        )
+    broken = nan_predictions(run)
+    if broken:
+        yield Paragraph(
+            f"{run.name} predicts NaN {broken}. The predicted classes there mean nothing, and "
+            f"calibration is not shown.",
+            "warning",
+        )
+    elif found := calibration(run):
+        yield FigureBlock(
+            "calibration",
+            f"Calibration of {run.title} on each domain, after the last stage",
+            figures.calibration(found, run.domains),
+            "Accuracy of predictions with similar confidence. A bar below the line is "
+            "overconfident; wider bars have more predictions. ECE is the mean distance to the "
+            "line.",
+            [calibration_table(run)],
+            wide=len(run.domains) > 3,
+        )
+
+
+def metrics_table(run: LoadedRun) -> Table:
+    """All metrics with their intervals over test images."""
+    outcomes = run.outcomes()
+    intervals = metric_intervals(outcomes) if outcomes is not None else {}
+    rows: list[Row] = []
+    for metric in SCORES:
+        ends = intervals.get(metric.key)
+        text = f"{format_score(ends.low)} to {format_score(ends.high)}" if ends else MISSING
+        rows.append([metric.title, score_cell(metric.of(run.record), bold=True), Cell(text)])
+    caption = (
+        "Metrics with bootstrap intervals over the test images. They say nothing about other seeds."
+        if intervals
+        else "Metrics. There are no intervals, since the run has no predictions for single images."
+    )
+    return Table(caption, ["Metric", "Value", "95 % interval"], rows)
+
+
+def matrix_table(run: LoadedRun, *, shaded: bool = False) -> Table:
+    """R as a table; `shaded` cells are coloured like a heat map."""
+    rows: list[Row] = []
+    for stage, values in enumerate(run.record.R.accuracy):
+        cells = [
+            Cell(
+                format_score(value),
+                value,
+                faint=domain > stage,
+                shade=value**3 if shaded and domain <= stage else None,  # more contrast near 1
+            )
+            for domain, value in enumerate(values)
+        ]
+        rows.append([run.domains[stage], *cells])
+    return Table(
+        "Accuracy after each stage; in italics: not learned yet", ["After", *run.domains], rows
+    )
+
+
+def recalls(run: LoadedRun) -> list[list[float | None]]:
+    """Recall `[domains][classes]` after the last stage."""
+    return [recall_per_class(np.array(matrix)) for matrix in run.record.confusions[-1]]
+
+
+def recall_table(run: LoadedRun) -> Table:
+    rows: list[Row] = [
+        [name, *map(score_cell, row)] for name, row in zip(run.domains, recalls(run), strict=True)
+    ]
+    return Table("Recall after the last stage", ["Domain", *run.classes], rows)
+
+
+def confusion_tables(run: LoadedRun) -> Iterator[Table]:
+    for name, matrix in zip(run.domains, run.record.confusions[-1], strict=True):
+        yield Table(
+            f"{name}: true classes (rows) and predictions (columns)",
+            ["Class", *run.classes],
+            [
+                [label, *(number_cell(count, faint=count == 0) for count in row)]
+                for label, row in zip(run.classes, matrix, strict=True)
+            ],
+        )
+
+
+def nan_predictions(run: LoadedRun) -> str:
+    """Stages and domains with NaN predictions, in words; empty if there are none."""
+    found = []
+    for stage in run.evidence:
+        names = [
+            name
+            for name, confidence in zip(run.domains, stage.confidence, strict=False)
+            if bool(confidence.isnan().any())
+        ]
+        if names:
+            found.append(f"after stage {stage.number} on {', '.join(names)}")
+    return "; ".join(found)
+
+
+def calibration(run: LoadedRun, stage: int = -1) -> list[Reliability]:
+    """Reliability on each domain after a stage; empty if there are no predictions."""
+    if not run.evidence or (stage == -1 and len(run.evidence) < len(run.stages)):
+        return []
+    found = run.evidence[stage]
+    return [
+        reliability(confidence.numpy(), right.numpy())
+        for confidence, right in zip(found.confidence, found.right, strict=True)
+    ]
+
+
+def calibration_table(run: LoadedRun) -> Table:
+    """ECE after every stage, and the overconfidence after the last."""
+    per_stage = [calibration(run, stage) for stage in range(len(run.stages))]
+    rows: list[Row] = [
+        [run.domains[stage], *(score_cell(each.error) for each in found)]
+        for stage, found in enumerate(per_stage)
+    ]
+    last = [each.overconfidence for each in per_stage[-1]]
+    rows.append(["overconfidence", *(Cell(format_difference(value), value) for value in last)])
+    return Table(
+        "Expected calibration error (15 bins) after each stage. Last row: mean confidence minus "
+        "accuracy after the last stage",
+        ["After", *run.domains],
+        rows,
+    )
