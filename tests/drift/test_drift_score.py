@@ -19,7 +19,6 @@ from sodap.drift import (
     iou,
     null_band,
     selection_entropy,
-    too_few,
     usage_set,
 )
 from sodap.errors import SodapError
@@ -110,16 +109,10 @@ def test_min_entries_silences_the_entropy() -> None:
     assert scores[10:].all()
 
 
-def test_a_score_with_too_little_past_says_so() -> None:
-    """It is 0 then, whatever has changed, as long as the same prompts are used at all."""
-    wanted = DriftSettings().needed
-    assert wanted == 10
+def test_the_fewest_batches_for_a_score() -> None:
+    assert DriftSettings().needed == 10
     assert DriftSettings(window=5).needed == 4, "a short window is full before"
     assert DriftSettings(window=2).needed == 2, "one entry has no spread"
-    counts = {"past_batches": 4, "needed_batches": wanted}
-    assert too_few(counts) == "4 of 10 batches to compare with"
-    assert too_few(counts | {"past_batches": wanted}) is None
-    assert too_few({"score": 0.0}) is None, "an older record does not tell"
 
 
 def test_a_relative_threshold_keeps_the_sets_of_a_large_pool() -> None:

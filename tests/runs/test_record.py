@@ -124,8 +124,12 @@ def test_a_run_without_a_record_has_a_configuration() -> None:
     assert RunRecord.model_validate(record.model_dump(mode="json")) == record
 
 
-@pytest.mark.parametrize(("past", "needed", "few"), [(3, 10, True), (10, 10, False)])
-def test_drift_over_few_batches_says_little(past: int, needed: int, few: bool) -> None:
+@pytest.mark.parametrize(
+    ("past", "needed", "few"), [(3, 10, True), (10, 10, False), (None, None, False)]
+)
+def test_drift_over_few_batches_says_little(
+    past: int | None, needed: int | None, few: bool
+) -> None:
     drift = DriftInfo(
         score=0.1, scores=[], null_band=None, added=0, past_batches=past, needed_batches=needed
     )

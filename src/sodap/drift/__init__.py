@@ -17,7 +17,6 @@ from sodap.drift.score import DriftDetector, DriftScores
 from sodap.drift.settings import DriftSettings
 from sodap.drift.signals import iou, selection_entropy, usage_set
 from sodap.drift.window import UsageWindow
-from sodap.drift.words import too_few
 
 __all__ = [
     "DriftDetector",
@@ -31,6 +30,5 @@ __all__ = [
     "null_band",
     "selection_entropy",
     "should_expand",
-    "too_few",
     "usage_set",
 ]
