@@ -1,4 +1,4 @@
-"""Utilisation of the GPU, sampled from the driver twice a second."""
+"""How busy the GPU was: the driver's own figure, asked twice a second, as long as a block lasts."""
 
 from __future__ import annotations
 
@@ -16,10 +16,10 @@ PERIOD = 0.5
 
 
 class BusyGpu:
-    """Context manager that samples utilisation; read `share` afterwards."""
+    """`with BusyGpu() as gpu: ...`, then `gpu.share(since)`; None where nobody can tell."""
 
     def __init__(self) -> None:
-        self.samples: list[tuple[float, float]] = []  # time, utilisation before it
+        self.samples: list[tuple[float, float]] = []  # when, and the share of the time before it
         self._driver: subprocess.Popen[str] | None = None
         self._reader: threading.Thread | None = None
 
@@ -63,6 +63,6 @@ class BusyGpu:
                 self.samples.append((time.perf_counter(), int(line) / 100))
 
     def share(self, since: float = 0.0) -> float | None:
-        """Mean of all samples since a time of `time.perf_counter`; None without `nvidia-smi`."""
+        """The mean of all samples after the moment `since` (of `time.perf_counter`)."""
         counted = [share for when, share in self.samples if when >= since]
         return sum(counted) / len(counted) if counted else None

@@ -1,10 +1,11 @@
-"""Lower bound on the time of any prompt method: one trainable vector on CLS before every block.
+"""The limit of any prompt method: a frozen ViT and one trainable vector on CLS before every block.
 
-Training anything inside a frozen ViT takes at least one forward pass, and one backward pass through
-the activations. These methods do nothing else.
+Whoever learns something inside a frozen ViT pays for one forward pass and for one backward pass
+through the activations. This method does nothing else. What a method takes beyond it is its own.
 
-`limit` runs timm's ViT as timm does. `sharp-limit` uses the shortcuts of `sodap.backbones`: patches
-as a matrix product, delayed sums, and CLS only in the last block.
+The limit is timm's ViT, whole, as timm runs it; nothing of `sodap.backbones` is in its way. A
+sharper limit goes the way of our own methods: patches by a product, additions that wait for the
+next block, and a last block that makes nothing of tokens that nobody reads.
 """
 
 from __future__ import annotations
@@ -24,7 +25,7 @@ from sodap.randomness import Randomness
 
 
 class LimitConfig(MethodConfig):
-    """No options."""
+    """There is nothing to choose."""
 
 
 def _embed(vit: VisionTransformer, images: Tensor) -> Tensor:
@@ -32,21 +33,21 @@ def _embed(vit: VisionTransformer, images: Tensor) -> Tensor:
     return tokens
 
 
-def _shifted_block(block: nn.Module, tokens: Tensor, shift: Tensor | None) -> Tensor:
-    """Add a vector `[D]` to CLS, then call timm's block."""
+def _through(block: nn.Module, tokens: Tensor, shift: Tensor | None) -> Tensor:
+    """One of timm's blocks; the vector `[D]` moves CLS before it."""
     if shift is not None:
         tokens = torch.cat([tokens[:, :1] + shift, tokens[:, 1:]], dim=1)
-    result: Tensor = block(tokens)
-    return result
+    passed: Tensor = block(tokens)
+    return passed
 
 
 @register_method
 class Limit(Method):
-    """A trainable vector on CLS before every block, and a linear head."""
+    """A trainable vector on CLS before every block, and a head; known to benchmarks only."""
 
     name = "limit"
     family = "reference"
-    trains = "one vector per block, head"
+    trains = "a vector a block, head"
     stores = "nothing"
     Config = LimitConfig
     moves_cls = True
@@ -57,18 +58,18 @@ class Limit(Method):
         super().__init__(backbone, classes, randomness, config)
         self.shift = nn.Parameter(torch.zeros(backbone.depth, backbone.width))
         self.head = LinearHead(backbone.width, classes, randomness.generator("init head"))
-        self._embed, self._block = _embed, _shifted_block
+        self._embed, self._through = _embed, _through
 
     def compile_parts(self) -> None:
         super().compile_parts()
-        self._embed, self._block = torch.compile(_embed), torch.compile(_shifted_block)
+        self._embed, self._through = torch.compile(_embed), torch.compile(_through)
 
     def features(self, images: Tensor) -> Tensor:
-        """CLS features `[B, D]`."""
+        """CLS `[B, D]` after the last norm."""
         vit = self.backbone.vit
         tokens = self._embed(vit, images)
         for layer, block in enumerate(vit.blocks):
-            tokens = self._block(block, tokens, self.shift[layer] if self.moves_cls else None)
+            tokens = self._through(block, tokens, self.shift[layer] if self.moves_cls else None)
         return self.backbone.norm(tokens[:, 0])
 
     def forward(self, images: Tensor) -> Tensor:
@@ -80,7 +81,7 @@ class Limit(Method):
 
 @register_method
 class Untouched(Limit):
-    """A linear head on the frozen ViT: the lower bound for predictions."""
+    """The frozen ViT and a head with nothing in between: the limit of inference."""
 
     name = "untouched"
     trains = "head"
@@ -89,7 +90,7 @@ class Untouched(Limit):
 
 @register_method
 class SharpLimit(Limit):
-    """The limit with the shortcuts of `sodap.backbones`."""
+    """The limit on the way that our own methods take."""
 
     name = "sharp-limit"
 
@@ -100,7 +101,7 @@ class SharpLimit(Limit):
 
 @register_method
 class SharpUntouched(SharpLimit):
-    """The lower bound for predictions with the shortcuts of `sodap.backbones`."""
+    """The limit of inference on the way that our own methods take."""
 
     name = "sharp-untouched"
     trains = "head"

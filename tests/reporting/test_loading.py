@@ -7,16 +7,17 @@ import shutil
 from dataclasses import replace
 from pathlib import Path
 
-import numpy as np
 import pytest
 
 from sodap.errors import SodapError
 from sodap.reporting import LoadedRun, load_runs, with_composition, with_stream
 from sodap.reporting.loading import labelled, load_run
+from sodap.reporting.pages.blocks import Paragraph
 from sodap.reporting.pages.origin import problems
 from sodap.reporting.pages.report import report_page
 from sodap.reporting.pages.sections import run_sections
-from sodap.reporting.pages.training import losses_figure
+from sodap.reporting.pages.training import training_section
+from sodap.reporting.tables.table import Table
 
 from .page_reader import PageReader
 from .records import edited
@@ -60,14 +61,13 @@ def test_a_run_that_was_killed_at_the_start(home: Path, tmp_path: Path) -> None:
     assert "ended before it wrote a record" in page_of(found)
 
 
-def test_runs_of_an_older_version_have_no_steps(copy: Path) -> None:
+def test_without_steps_there_are_epochs(copy: Path) -> None:
     shutil.rmtree(copy / "steps")
-    run = load_run(copy)
-    block = losses_figure(run)
-    assert "has not saved the steps" in block.caption
-    drawn = [each for each in block.figure.axes[0].lines if each.get_label() == "ce"]
-    points = np.concatenate([np.array(each.get_ydata()) for each in drawn])
-    assert points.tolist() == [row.losses["ce"] for row in run.log]
+    note, table, *_ = training_section(load_run(copy)).blocks
+    assert isinstance(note, Paragraph)
+    assert "has not saved the steps" in note.text
+    assert isinstance(table, Table)
+    assert len(table.rows) == 6
 
 
 # ------------------------------------------------------------------ damaged files
@@ -99,7 +99,9 @@ def test_damaged_tensors_are_problems(copy: Path, monkeypatch: pytest.MonkeyPatc
     found = load_run(Path(copy.name))
     (text,) = problems(found)
     assert re.match(r"run/evidence/stage-2-\w+\.safetensors is damaged: .+\.$", text)
-    assert "is damaged" in losses_figure(found).caption
+    note = training_section(found).blocks[0]
+    assert isinstance(note, Paragraph)
+    assert "is damaged" in note.text
     shutil.rmtree("run/evidence")
     (text,) = problems(load_run(Path("run")))
     assert "3 of 3 stages have no evidence" in text

@@ -314,12 +314,12 @@ def test_losses_and_weights_of_every_step(
                 if column in tensors
             ]
             assert [[tuple(point) for point in each.tolist()] for each in drawn] == expected
-    assert "12 steps" in losses_figure(full).caption
+    assert "12 steps" in losses_figure(full, full.steps[0]).caption
 
 
 def test_many_steps_are_averaged(full: LoadedRun, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("sodap.reporting.pages.training.MAX_POINTS", 5)
-    block = losses_figure(full)
+    block = losses_figure(full, full.steps[0])
     assert "12 steps, 3 steps per point" in block.caption
     ce = full.steps[0][2].losses["ce"].numpy()
     drawn = [each.get_ydata() for each in block.figure.axes[0].lines if each.get_label() == "_ce"]

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
 from itertools import cycle, groupby
 
 import numpy as np
@@ -32,66 +31,47 @@ from sodap.runs.record import EpochRow
 MIN_RANGE = 1.2
 """Smallest ratio of the ends of the axis of weights."""
 
-Curve = tuple[NDArray[np.float64], NDArray[np.float64]]
-"""x, from 0 at the start of the stage, and y."""
-
-
-@dataclass(frozen=True)
-class StageCurves:
-    """Losses and weights of one stage, by term."""
-
-    stage: int
-    length: int
-    losses: Mapping[str, Curve]
-    weights: Mapping[str, Curve]
-
 
 @styled
-def losses(
-    rows: Sequence[EpochRow], traces: Mapping[int, Trace] | None = None, size: int = 1
-) -> Figure:
-    """Loss terms and, if they are learned, their weights over all stages.
+def losses(rows: Sequence[EpochRow], traces: Mapping[int, Trace], size: int = 1) -> Figure:
+    """Loss terms at every step of all stages and, if they are learned, their weights.
 
-    With `traces` (by stage), a point is the mean of `size` steps, and dots are the means of
-    epochs. Without, a point is an epoch.
+    `traces` are the steps by stage. A point is the mean of `size` steps; dots are the means of
+    epochs, from `rows`.
     """
-    stages = list(_by_step(traces, size) if traces else _by_epoch(rows))
     terms = list(dict.fromkeys(term for row in rows for term in row.losses))
-    epochs = [value for row in rows for value in row.losses.values()]
-    figure = _axes(epochs, _values(stages, "losses"), _values(stages, "weights"))
-    for axes, kind in zip(figure.axes, ("losses", "weights"), strict=False):
-        _draw(axes, stages, kind, terms, by_step=bool(traces))
-    if traces:
-        _draw_epochs(figure.axes[0], rows, traces, terms)
-    figure.axes[-1].set_xlabel(f"{'training step' if traces else 'epoch'}, counted over all stages")
+    count = 2 if any(trace.weights for trace in traces.values()) else 1
+    figure = Figure(figsize=(WIDTH, 5.0 if count == 2 else 3.2))
+    all_axes = [figure.add_subplot(count, 1, 1)]
+    if count == 2:
+        all_axes.append(figure.add_subplot(2, 1, 2, sharex=all_axes[0]))
+    first = 1  # number of the stage's first step, counted over all stages
+    for stage, trace in traces.items():
+        for axes, columns in zip(all_axes, (trace.losses, trace.weights), strict=False):
+            for term, colour in zip(terms, cycle(COLOURS), strict=False):
+                if term in columns:
+                    x, y = group_means(columns[term].numpy(), size)
+                    alpha = 0.55 if axes is all_axes[0] else 1.0  # below the dots of epochs
+                    axes.plot(first + x, y, lw=0.9, alpha=alpha, color=colour, label=f"_{term}")
+            if first > 1:
+                axes.axvline(first - 0.5, color=INK, alpha=0.25, lw=0.8)
+        above = all_axes[0].get_xaxis_transform()
+        middle = first + (len(trace) - 1) / 2
+        all_axes[0].text(middle, 1.03, str(stage), ha="center", transform=above)
+        first += len(trace)
+    _draw_epochs(all_axes[0], rows, traces, terms)
+    _scale_losses(all_axes[0], [value for row in rows for value in row.losses.values()])
+    if count == 2:
+        _scale_weights(all_axes[1])
+    all_axes[-1].set_xlabel("training step, counted over all stages")
+    all_axes[-1].xaxis.set_major_locator(MaxNLocator(integer=True))
     legend_above(figure, 5)
     return figure
 
 
-def _by_epoch(rows: Sequence[EpochRow]) -> Iterator[StageCurves]:
-    for stage, group in groupby(rows, key=lambda row: row.stage):
-        own = list(group)
-        x = np.arange(len(own), dtype=np.float64)
-        curves = [
-            {
-                term: (x, np.array([getattr(row, kind).get(term, np.nan) for row in own]))
-                for term in dict.fromkeys(term for row in own for term in getattr(row, kind))
-            }
-            for kind in ("losses", "weights")
-        ]
-        yield StageCurves(stage, len(own), *curves)
-
-
-def _by_step(traces: Mapping[int, Trace], size: int) -> Iterator[StageCurves]:
-    for stage, trace in traces.items():
-        curves = [
-            {term: group_means(values.numpy(), size) for term, values in columns.items()}
-            for columns in (trace.losses, trace.weights)
-        ]
-        yield StageCurves(stage, len(trace), *curves)
-
-
-def group_means(values: NDArray[np.float32], size: int) -> Curve:
+def group_means(
+    values: NDArray[np.float32], size: int
+) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
     """Middle and mean of every `size` values; NaN values are left out."""
     starts = np.arange(0, len(values), size)
     ends = np.minimum(starts + size, len(values))
@@ -99,72 +79,6 @@ def group_means(values: NDArray[np.float32], size: int) -> Curve:
     sums = np.add.reduceat(np.nan_to_num(values), starts, dtype=np.float64)
     means = np.divide(sums, counts, out=np.full(len(starts), np.nan), where=counts > 0)
     return (starts + ends - 1) / 2, means
-
-
-def _values(stages: Sequence[StageCurves], kind: str) -> list[float]:
-    """All finite values of a kind."""
-    found = [y for stage in stages for _, y in getattr(stage, kind).values()]
-    return [float(value) for y in found for value in y[np.isfinite(y)]]
-
-
-def _axes(epochs: Sequence[float], values: Sequence[float], weights: Sequence[float]) -> Figure:
-    """Axes for the losses, and below them for the weights, if there are any."""
-    figure = Figure(figsize=(WIDTH, 5.0 if weights else 3.2))
-    top = figure.add_subplot(2 if weights else 1, 1, 1)
-    finite = [value for value in epochs if np.isfinite(value)]
-    highest = max([*finite, *values], default=0.0)
-    linear = _linear_below(finite)
-    top.set_yscale("symlog", linthresh=linear)  # a loss may be exactly 0
-    top.set_ylim(0, highest * 1.3 or linear)
-    y_ticks(top, [0, *round_values(linear, highest * 1.3)])
-    top.set_ylabel("loss")
-    if weights:
-        bottom = figure.add_subplot(2, 1, 2, sharex=top)
-        middle = (min(weights) * max(weights)) ** 0.5
-        reach = max(1.1 * max(weights) / min(weights), MIN_RANGE) ** 0.5
-        low, high = middle / reach, middle * reach
-        bottom.set_yscale("log")
-        bottom.set_ylim(low, high)
-        y_ticks(bottom, few_values(low, high))
-        bottom.set_ylabel("weight")
-    top.xaxis.set_major_locator(MaxNLocator(integer=True))
-    return figure
-
-
-def _linear_below(epochs: Sequence[float]) -> float:
-    """End of the linear part of the axis: a power of ten, at most the smallest positive loss.
-
-    Only means of epochs count, since the first step of a stage may have a loss of almost 0. Losses
-    below a millionth of the largest do not count either.
-    """
-    positive = [loss for loss in epochs if loss > 0] or [1.0]
-    return float(10.0 ** np.floor(np.log10(max(min(positive), 1e-6 * max(positive)))))
-
-
-def _draw(
-    axes: Axes, stages: Sequence[StageCurves], kind: str, terms: Sequence[str], *, by_step: bool
-) -> None:
-    """One line per term and stage, and a vertical line between stages."""
-    losses = kind == "losses"
-    if losses:
-        axes.text(-0.02, 1.03, "stage", ha="right", transform=axes.transAxes)
-    first = 1  # x of the first point of the stage
-    for stage in stages:
-        for term, colour, marker in zip(terms, cycle(COLOURS), cycle(MARKERS), strict=False):
-            if term in getattr(stage, kind):
-                x, y = getattr(stage, kind)[term]
-                if by_step:
-                    alpha = 0.55 if losses else 1.0  # the dots of epochs lie on top of the losses
-                    axes.plot(first + x, y, lw=0.9, alpha=alpha, color=colour, label=f"_{term}")
-                else:
-                    axes.plot(first + x, y, marker=marker, ms=3, lw=1.4, color=colour, label=term)
-        if first > 1:
-            axes.axvline(first - 0.5, color=INK, alpha=0.25, lw=0.8)
-        if losses:
-            middle = first + (stage.length - 1) / 2
-            above = axes.get_xaxis_transform()
-            axes.text(middle, 1.03, str(stage.stage), ha="center", transform=above)
-        first += stage.length
 
 
 def _draw_epochs(
@@ -180,6 +94,42 @@ def _draw_epochs(
     for term, colour, marker in zip(terms, cycle(COLOURS), cycle(MARKERS), strict=False):
         means = [row.losses.get(term, np.nan) for row in rows]
         axes.plot(middles, means, marker, ms=3, color=colour, label=term)
+
+
+def _drawn(axes: Axes) -> NDArray[np.float64]:
+    """All finite y values; vertical lines, which have a transform of their own, are left out."""
+    lines = [line for line in axes.lines if line.get_transform() == axes.transData]
+    found = np.concatenate([np.asarray(line.get_ydata(), np.float64) for line in lines])
+    return np.asarray(found[np.isfinite(found)])
+
+
+def _scale_losses(axes: Axes, epochs: Sequence[float]) -> None:
+    """Logarithmic, but linear near 0, since a loss may be 0.
+
+    The linear part ends at a power of ten, at most the smallest positive mean of an epoch. Single
+    steps do not count, since the first of a stage may have almost no loss, and neither do means
+    below a millionth of the largest.
+    """
+    positive = [loss for loss in epochs if np.isfinite(loss) and loss > 0] or [1.0]
+    linear = float(10.0 ** np.floor(np.log10(max(min(positive), 1e-6 * max(positive)))))
+    highest = _drawn(axes).max(initial=0.0)
+    axes.set_yscale("symlog", linthresh=linear)
+    axes.set_ylim(0, highest * 1.3 or linear)
+    y_ticks(axes, [0, *round_values(linear, highest * 1.3)])
+    axes.set_ylabel("loss")
+    axes.text(-0.02, 1.03, "stage", ha="right", transform=axes.transAxes)
+
+
+def _scale_weights(axes: Axes) -> None:
+    weights = _drawn(axes)
+    lowest, highest = weights.min(), weights.max()
+    middle = (lowest * highest) ** 0.5
+    reach = max(1.1 * highest / lowest, MIN_RANGE) ** 0.5
+    low, high = middle / reach, middle * reach
+    axes.set_yscale("log")
+    axes.set_ylim(low, high)
+    y_ticks(axes, few_values(low, high))
+    axes.set_ylabel("weight")
 
 
 @styled

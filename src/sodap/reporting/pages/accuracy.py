@@ -7,12 +7,20 @@ from collections.abc import Iterator
 import numpy as np
 
 from sodap.evaluation import Reliability, metric_intervals, recall_per_class, reliability
-from sodap.formats import MISSING, format_difference, format_score
+from sodap.formats import MISSING, format_score
 from sodap.reporting.figures import accuracy as figures
 from sodap.reporting.loading import LoadedRun
 from sodap.reporting.pages.blocks import Block, Definitions, FigureBlock, Paragraph, Section
-from sodap.reporting.tables.metrics import SCORES
-from sodap.reporting.tables.table import Cell, Row, Table, number_cell, score_cell
+from sodap.reporting.tables.metrics import MEANINGS, SCORES
+from sodap.reporting.tables.table import (
+    Cell,
+    Row,
+    Table,
+    change_cell,
+    number_cell,
+    number_table,
+    score_cell,
+)
 
 
 def accuracy_section(run: LoadedRun) -> Section:
@@ -24,7 +32,7 @@ def _blocks(run: LoadedRun) -> Iterator[Block]:
         yield Paragraph("No stage is finished, so nothing was tested.", "warning")
         return
     yield metrics_table(run)
-    yield Definitions([(metric.title, metric.meaning) for metric in SCORES])
+    yield Definitions(list(MEANINGS.items()))
     yield FigureBlock(
         "accuracy-matrix",
         f"R, the accuracy of {run.title}, after each stage on each domain",
@@ -119,22 +127,14 @@ def recalls(run: LoadedRun) -> list[list[float | None]]:
 
 
 def recall_table(run: LoadedRun) -> Table:
-    rows: list[Row] = [
-        [name, *map(score_cell, row)] for name, row in zip(run.domains, recalls(run), strict=True)
-    ]
-    return Table("Recall after the last stage", ["Domain", *run.classes], rows)
+    heads = ["Domain", *run.classes]
+    return number_table("Recall after the last stage", heads, run.domains, recalls(run))
 
 
 def confusion_tables(run: LoadedRun) -> Iterator[Table]:
     for name, matrix in zip(run.domains, run.record.confusions[-1], strict=True):
-        yield Table(
-            f"{name}: true classes (rows) and predictions (columns)",
-            ["Class", *run.classes],
-            [
-                [label, *(number_cell(count, faint=count == 0) for count in row)]
-                for label, row in zip(run.classes, matrix, strict=True)
-            ],
-        )
+        caption = f"{name}: true classes (rows) and predictions (columns)"
+        yield number_table(caption, ["Class", *run.classes], run.classes, matrix, number_cell)
 
 
 def nan_predictions(run: LoadedRun) -> str:
@@ -169,8 +169,7 @@ def calibration_table(run: LoadedRun) -> Table:
         [run.domains[stage], *(score_cell(each.error) for each in found)]
         for stage, found in enumerate(per_stage)
     ]
-    last = [each.overconfidence for each in per_stage[-1]]
-    rows.append(["overconfidence", *(Cell(format_difference(value), value) for value in last)])
+    rows.append(["overconfidence", *(change_cell(each.overconfidence) for each in per_stage[-1])])
     return Table(
         "Expected calibration error (15 bins) after each stage. Last row: mean confidence minus "
         "accuracy after the last stage",

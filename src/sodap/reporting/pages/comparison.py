@@ -33,6 +33,7 @@ from sodap.reporting.tables.table import (
     Cell,
     Row,
     Table,
+    change_cell,
     difference_cell,
     number_cell,
     score_cell,
@@ -260,7 +261,7 @@ def _changes(runs: Sequence[LoadedRun]) -> Iterator[Table]:
     for run in runs:
         R = run.record.R.accuracy
         changes = [R[-1][domain] - R[domain][domain] for domain in range(len(R) - 1)]
-        cells = [Cell(format_difference(change), change) for change in changes]
+        cells = [*map(change_cell, changes)]
         rows.append([run.name, *cells, *[MISSING] * (len(run.domains) - 1 - len(cells))])
     yield Table(
         "What was forgotten: change of accuracy from a domain's own stage to the last",

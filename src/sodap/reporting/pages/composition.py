@@ -7,11 +7,10 @@ from collections.abc import Iterator
 import numpy as np
 
 from sodap.evaluation import effects, mean_effects
-from sodap.formats import format_difference
 from sodap.reporting.figures import composition as figures
 from sodap.reporting.loading import LoadedRun
 from sodap.reporting.pages.blocks import Block, FigureBlock, Paragraph, Section
-from sodap.reporting.tables.table import Cell, Row, Table, score_cell
+from sodap.reporting.tables.table import Row, Table, change_cell, number_table, score_cell
 from sodap.runs.composition import Composition
 
 
@@ -71,18 +70,13 @@ def _blocks(run: LoadedRun) -> Iterator[Block]:
 
 def composition_tables(found: Composition, domains: list[str]) -> Iterator[Table]:
     A = np.array(found.accuracy)  # [T, T, D]
-    for domain in range(A.shape[2]):
-        rows: list[Row] = [
-            [
-                f"B{i + 1} {domains[i]}",
-                *(score_cell(float(v), bold=i == j) for j, v in enumerate(A[i, :, domain])),
-            ]
-            for i in range(len(A))
-        ]
-        yield Table(
-            f"{domains[domain]}: accuracy of B (rows) with C (columns)",
-            ["", *(f"C{j + 1} {domains[j]}" for j in range(len(A)))],
-            rows,
+    stages = domains[: len(A)]
+    for domain, name in enumerate(domains):
+        yield number_table(
+            f"{name}: accuracy of B (rows) with C (columns)",
+            ["", *(f"C{j} {stage}" for j, stage in enumerate(stages, 1))],
+            [f"B{i} {stage}" for i, stage in enumerate(stages, 1)],
+            A[:, :, domain].tolist(),
         )
 
 
@@ -93,32 +87,23 @@ def effects_table(run: LoadedRun) -> Table:
         [
             run.domains[each.domain],
             score_cell(each.then),
-            *(_change(getattr(each, part)) for part in figures.PARTS),
+            *(change_cell(getattr(each, part)) for part in figures.PARTS),
         ]
         for each in found
     ]
     mean = mean_effects(found)
     if mean is not None:
-        rows.append(["mean", "", *(_change(mean[part], bold=True) for part in figures.PARTS)])
+        rows.append(["mean", "", *(change_cell(mean[part], bold=True) for part in figures.PARTS)])
     return Table(
         "From a domain's own stage to the last", ["Domain", "Accuracy then", *figures.PARTS], rows
     )
 
 
-def _change(value: float, *, bold: bool = False) -> Cell:
-    return Cell(format_difference(value), value, bold=bold)
-
-
 def probe_table(found: Composition, domains: list[str]) -> Table:
     names = domains[: len(found.probe.own[0])]
-    rows: list[Row] = [
-        [f"B{stage} {domains[stage - 1]}", *map(score_cell, [*own, *joint])]
-        for stage, (own, joint) in enumerate(
-            zip(found.probe.own, found.probe.joint, strict=True), 1
-        )
-    ]
-    return Table(
+    return number_table(
         "Accuracy of linear probes (ridge regression)",
         ["Representation", *(f"{name}, {fit}" for fit in ("own", "all") for name in names)],
-        rows,
+        [f"B{stage} {name}" for stage, name in enumerate(domains[: len(found.probe.own)], 1)],
+        [own + joint for own, joint in zip(found.probe.own, found.probe.joint, strict=True)],
     )

@@ -10,7 +10,7 @@ from sodap.formats import plural
 from sodap.reporting.figures import prompts as figures
 from sodap.reporting.loading import LoadedRun
 from sodap.reporting.pages.blocks import Block, FigureBlock, Paragraph, Section
-from sodap.reporting.tables.table import Row, Table, number_cell, score_cell
+from sodap.reporting.tables.table import Row, Table, number_cell, number_table, score_cell
 from sodap.runs.record import DriftInfo
 
 
@@ -109,12 +109,10 @@ def decision(found: DriftInfo, threshold: float | None) -> str:
 
 def layer_table(run: LoadedRun) -> Table:
     measured = figures.measured_drift(run.stages)
-    means = [np.mean(found.scores, axis=0) for _, found in measured]
-    return Table(
+    means = [np.mean(found.scores, axis=0).tolist() for _, found in measured]
+    return number_table(
         "Drift score of each layer, mean over batches",
         ["Stage", *(f"layer {layer}" for layer in range(len(means[0])))],
-        [
-            [f"{stage.stage} {stage.domain}", *(score_cell(float(value)) for value in mean)]
-            for (stage, _), mean in zip(measured, means, strict=True)
-        ],
+        [f"{stage.stage} {stage.domain}" for stage, _ in measured],
+        means,
     )

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from functools import partial
 
 import numpy as np
 import torch
@@ -12,7 +13,7 @@ from sodap.reporting.figures import images as image_figures
 from sodap.reporting.figures import prompts as figures
 from sodap.reporting.loading import LoadedRun
 from sodap.reporting.pages.blocks import Block, FigureBlock, Paragraph, Section
-from sodap.reporting.tables.table import Cell, Row, Table, number_cell, score_cell
+from sodap.reporting.tables.table import Cell, Row, Table, number_cell, number_table, score_cell
 from sodap.runs.evidence import DomainRouting, StageEvidence
 
 
@@ -121,35 +122,34 @@ def variety(routed: DomainRouting) -> NDArray[np.float64]:
 
 
 def variety_table(run: LoadedRun) -> Table:
-    rows: list[Row] = [
-        [
-            f"stage {stage.number}, {run.domains[routed.domain]}",
-            *(score_cell(float(value)) for value in variety(routed)),
-        ]
+    found = {
+        f"stage {stage.number}, {run.domains[routed.domain]}": variety(routed).tolist()
         for stage in run.evidence
         for routed in stage.routing
         if routed.weights is not None
-    ]
-    return Table(
+    }
+    return number_table(
         "How differently two images of a domain are routed, averaged over pairs: 0 if all images "
         "select the same prompts, 1 if no two share a prompt",
-        ["After", *_layers(len(rows[0]) - 1)],
-        rows,
+        ["After", *_layers(len(next(iter(found.values()))))],
+        list(found),
+        found.values(),
         wide=True,
     )
 
 
 def counts_table(stages: Sequence[StageEvidence]) -> Table:
-    rows: list[Row] = []
-    for stage in stages:
-        counts = figures.selected_prompts(stage)
-        for kind, name in enumerate(("frozen", "active")):
-            cells = [number_cell(float(value), ".1f") for value in counts[:, kind]]
-            rows.append([f"stage {stage.number}, {name}", *cells])
-    return Table(
+    found = {
+        f"stage {stage.number}, {name}": figures.selected_prompts(stage)[:, kind].tolist()
+        for stage in stages
+        for kind, name in enumerate(("frozen", "active"))
+    }
+    return number_table(
         "Mean number of prompts that an image selects",
-        ["Prompts", *_layers(len(rows[0]) - 1)],
-        rows,
+        ["Prompts", *_layers(len(next(iter(found.values()))))],
+        list(found),
+        found.values(),
+        partial(number_cell, form=".1f"),
     )
 
 
@@ -194,22 +194,17 @@ def _similarity(run: LoadedRun) -> Iterator[FigureBlock]:
 
 def similarity_table(stages: Sequence[StageEvidence]) -> Table:
     """Mean absolute cosine of different prompts: among frozen, among active, and between them."""
-    rows: list[Row] = []
+    values = []
     for stage in stages:
         found, frozen = np.abs(figures.cosines(stage)), figures.frozen_prompts(stage)
         different = ~np.eye(len(found), dtype=bool)
         old, new = slice(frozen), slice(frozen, None)
-        values = [
-            _mean(found[part][different[part]]) for part in ((old, old), (new, new), (old, new))
-        ]
-        largest = float(found[different].max()) if len(found) > 1 else None
-        rows.append([f"stage {stage.number}", *map(score_cell, [*values, largest])])
-    return Table(
+        parts = [found[part][different[part]] for part in ((old, old), (new, new), (old, new))]
+        means = [float(part.mean()) if part.size else None for part in parts]
+        values.append([*means, float(found[different].max()) if len(found) > 1 else None])
+    return number_table(
         "Mean absolute cosine of two different prompts",
         ["After", "Among frozen", "Among active", "Frozen and active", "Largest of all"],
-        rows,
+        [f"stage {stage.number}" for stage in stages],
+        values,
     )
-
-
-def _mean(values: NDArray[np.float64]) -> float | None:
-    return float(values.mean()) if values.size else None

@@ -53,7 +53,7 @@ def counts_table(run: LoadedRun) -> Table:
             [
                 domain.name,
                 SPLIT_NAMES[split],
-                *(number_cell(count, faint=count == 0) for count in [*counts, sum(counts)]),
+                *map(number_cell, [*counts, sum(counts)]),
             ]
             for domain in run.record.stream.domains
             for split, counts in domain.counts.model_dump().items()

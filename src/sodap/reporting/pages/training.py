@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 
 from sodap.formats import plural
+from sodap.learning.trace import Trace
 from sodap.reporting.figures import training as figures
 from sodap.reporting.loading import LoadedRun
 from sodap.reporting.pages.blocks import Block, Definitions, FigureBlock, Paragraph, Section
@@ -37,7 +38,12 @@ def _blocks(run: LoadedRun) -> Iterator[Block]:
         else:
             yield Paragraph("The method is solved in closed form, without epochs.")
         return
-    yield losses_figure(run)
+    traces, no_steps = run.steps
+    if no_steps:
+        yield Paragraph(f"No figure of losses: {no_steps}.", "note")
+        yield epochs_table(run.log)
+    else:
+        yield losses_figure(run, traces)
     yield FigureBlock(
         "learning-rate",
         f"Learning rate and validation score of {run.title} in each epoch",
@@ -51,27 +57,22 @@ def _blocks(run: LoadedRun) -> Iterator[Block]:
         yield Definitions(known)
 
 
-def losses_figure(run: LoadedRun) -> FigureBlock:
-    """Losses by step, as in the paper's Fig. 4, or by epoch if the steps are not saved."""
-    traces, no_steps = run.steps
-    weighed = any(row.weights for row in run.log if no_steps or traces[row.stage].weights)
-    weights = f", and the learned weights below{without_weights(run.log)}" if weighed else ""
-    if no_steps:
-        title = f"Losses of {run.title} in each epoch"
-        figure = figures.losses(run.log)
-        caption = f"Losses, averaged over each epoch{weights}. Steps are not shown: {no_steps}."
-    else:
-        steps = sum(map(len, traces.values()))
-        size = -(-steps // MAX_POINTS)
-        points = f"at {plural(steps, 'step')}"
-        points += f", {size} steps per point" if size > 1 else ""
-        title = f"Losses of {run.title} at each step"
-        figure = figures.losses(run.log, traces, size)
-        caption = (
-            f"Losses {points}{weights}. Dots are means of epochs. The folder `steps` of the run "
-            f"has every single step."
-        )
-    return FigureBlock("losses", title, figure, caption, [epochs_table(run.log)])
+def losses_figure(run: LoadedRun, traces: Mapping[int, Trace]) -> FigureBlock:
+    """Losses and weights at every step, as in the paper's Fig. 4 c and d."""
+    weights = ""
+    if any(trace.weights for trace in traces.values()):
+        weights = f", and the learned weights below{without_weights(run.log)}"
+    steps = sum(map(len, traces.values()))
+    size = -(-steps // MAX_POINTS)
+    points = f", {size} steps per point" if size > 1 else ""
+    return FigureBlock(
+        "losses",
+        f"Losses of {run.title} at each step",
+        figures.losses(run.log, traces, size),
+        f"Losses at {plural(steps, 'step')}{points}{weights}. Dots are means of epochs. The folder "
+        f"`steps` of the run has every single step.",
+        [epochs_table(run.log)],
+    )
 
 
 def without_weights(rows: Sequence[EpochRow]) -> str:

@@ -1,4 +1,4 @@
-"""Metrics that tables and pages show: their names, meaning, and place in a record."""
+"""Metrics that tables and pages show: their names, meaning and place in a record."""
 
 from __future__ import annotations
 
@@ -18,7 +18,6 @@ class Metric:
 
     key: str
     title: str
-    meaning: str
     better: int
     """1 if higher is better, -1 if lower is better, 0 if no method is called best."""
     of: Callable[[RunRecord], float | None]
@@ -49,6 +48,14 @@ def _accuracy(name: str) -> Callable[[RunRecord], float | None]:
     return lambda record: getattr(record.metrics.accuracy, name)
 
 
+def _trainable(record: RunRecord) -> int:
+    return max(stage.trainable_parameters for stage in record.stages)
+
+
+def _speed(kind: str) -> Callable[[RunRecord], float | None]:
+    return lambda record: getattr(record.throughput, kind)
+
+
 def _macro_f1(record: RunRecord) -> float | None:
     return None if record.metrics.macro_f1 is None else record.metrics.macro_f1.final_average
 
@@ -56,81 +63,30 @@ def _macro_f1(record: RunRecord) -> float | None:
 METRICS: Mapping[str, Metric] = {
     metric.key: metric
     for metric in (
-        Metric(
-            "average_accuracy",
-            "AvgACC",
-            "accuracy on the domains learned so far, averaged over the stages",
-            1,
-            _accuracy("average_accuracy"),
-        ),
-        Metric(
-            "average_forgetting",
-            "AvgF",
-            "highest accuracy that a domain ever had minus its final accuracy, averaged over all "
-            "domains but the last; 0 is best",
-            -1,
-            _accuracy("average_forgetting"),
-        ),
-        Metric(
-            "final_average",
-            "final",
-            "accuracy after the last stage, averaged over the learned domains",
-            1,
-            _accuracy("final_average"),
-        ),
-        Metric(
-            "backward_transfer",
-            "BWT",
-            "final accuracy of a domain minus its accuracy right after its own stage, averaged "
-            "over all domains but the last; negative is a loss",
-            1,
-            _accuracy("backward_transfer"),
-        ),
-        Metric(
-            "macro_f1",
-            "macro-F1",
-            "F1 after the last stage, averaged over the classes and the learned domains",
-            1,
-            _macro_f1,
-        ),
-        Metric(
-            "trainable_parameters",
-            "trainable",
-            "trained parameters in the stage that has the most",
-            0,
-            lambda record: max(stage.trainable_parameters for stage in record.stages),
-            "count",
-        ),
-        Metric(
-            "stored_bytes",
-            "stored",
-            "bytes stored about past images after the last stage",
-            0,
-            lambda record: record.stages[-1].stored_bytes,
-            "bytes",
-        ),
-        Metric(
-            "train_speed",
-            "train images/s",
-            "training images per second",
-            0,
-            lambda record: record.throughput.train,
-            "count",
-            "train/s",
-        ),
-        Metric(
-            "inference_speed",
-            "test images/s",
-            "test images per second",
-            0,
-            lambda record: record.throughput.inference,
-            "count",
-            "test/s",
-        ),
+        Metric("average_accuracy", "AvgACC", 1, _accuracy("average_accuracy")),
+        Metric("average_forgetting", "AvgF", -1, _accuracy("average_forgetting")),
+        Metric("final_average", "final", 1, _accuracy("final_average")),
+        Metric("backward_transfer", "BWT", 1, _accuracy("backward_transfer")),
+        Metric("macro_f1", "macro-F1", 1, _macro_f1),
+        Metric("trainable_parameters", "trainable", 0, _trainable, "count"),
+        Metric("stored_bytes", "stored", 0, lambda r: r.stages[-1].stored_bytes, "bytes"),
+        Metric("train_speed", "train images/s", 0, _speed("train"), "count", "train/s"),
+        Metric("inference_speed", "test images/s", 0, _speed("inference"), "count", "test/s"),
     )
 }
 
 SCORES = tuple(metric for metric in METRICS.values() if metric.unit == "score")
+
+MEANINGS = {
+    "AvgACC": "accuracy on the domains learned so far, averaged over the stages",
+    "AvgF": "highest accuracy that a domain ever had minus its final accuracy, averaged over all "
+    "domains but the last; 0 is best",
+    "final": "accuracy after the last stage, averaged over the learned domains",
+    "BWT": "final accuracy of a domain minus its accuracy right after its own stage, averaged over "
+    "all domains but the last; negative is a loss",
+    "macro-F1": "F1 after the last stage, averaged over the classes and the learned domains",
+}
+"""Meaning of the scores, by title."""
 
 
 def find_metrics(names: Iterable[str]) -> list[Metric]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 
 from sodap.evaluation import PairedDifference
@@ -48,9 +48,14 @@ def score_cell(value: float | None, *, faint: bool = False, bold: bool = False) 
     return Cell(format_score(value), value, bold=bold, faint=faint)
 
 
-def number_cell(value: float | None, form: str = ",", *, faint: bool = False) -> Cell:
-    """A number in a format such as `.3f`; by default with commas between thousands."""
-    return Cell(MISSING if value is None else format(value, form), value, faint=faint)
+def number_cell(value: float | None, form: str = ",") -> Cell:
+    """A number in a format such as `.3f`, by default with commas between thousands; 0 is faint."""
+    return Cell(MISSING if value is None else format(value, form), value, faint=value == 0)
+
+
+def change_cell(value: float, *, bold: bool = False) -> Cell:
+    """A change of a score, with its sign."""
+    return Cell(format_difference(value), value, bold=bold)
 
 
 def difference_cell(found: PairedDifference | None) -> Cell:
@@ -59,3 +64,17 @@ def difference_cell(found: PairedDifference | None) -> Cell:
         return Cell(MISSING)
     text = format_difference(found.mean, found.low, found.high)
     return Cell(text, found.mean, bold=found.significant)
+
+
+def number_table(
+    caption: str,
+    heads: Sequence[str],
+    names: Sequence[str],
+    values: Iterable[Iterable[float | None]],
+    cell: Callable[[float | None], Cell] = score_cell,
+    *,
+    wide: bool = False,
+) -> Table:
+    """A table of numbers `[names][heads - 1]`."""
+    rows: list[Row] = [[name, *map(cell, line)] for name, line in zip(names, values, strict=True)]
+    return Table(caption, heads, rows, wide=wide)
