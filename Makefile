@@ -34,10 +34,10 @@ check: $(VENV)/.dev
 	$(BIN)/mypy
 
 fast: $(VENV)/.dev
-	$(BIN)/pytest -n auto -m 'not slow'
+	$(BIN)/pytest -n auto --dist loadgroup -m 'not slow'
 
 test: check
-	$(BIN)/pytest -n auto
+	$(BIN)/pytest -n auto --dist loadgroup
 
 bench: $(VENV)/.dev
 	$(BIN)/python -m benchmarks.cpu --record benchmarks/records/cpu.json

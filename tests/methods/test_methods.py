@@ -1,4 +1,4 @@
-"""Every registered method, through the same gates."""
+"""Every registered method keeps every promise, and other packages can add methods."""
 
 from __future__ import annotations
 
@@ -24,14 +24,14 @@ from sodap.plugins import BrokenPluginWarning, load_plugins
 from sodap.randomness import Randomness
 from sodap.testing import CHECKS, NEEDS_GPU, SLOW, Trial
 
-# What makes a method large and no promise harder to keep.
+# Smaller sizes that make no promise easier to keep.
 SMALL: dict[str, dict[str, Any]] = {
     "moe-adapters": {"experts": 6, "selector_steps": 20},
     "online-ewc": {"fisher_images": 4},
     "rp-ridge": {"projection": 128},
 }
 
-# Options under which a method is another one.
+# Options that change what a method does.
 VARIANTS: list[tuple[str, dict[str, Any]]] = [
     ("der++", {"faithful": True}),
     ("ncm", {"distance": "euclid"}),
@@ -41,27 +41,27 @@ VARIANTS: list[tuple[str, dict[str, Any]]] = [
 ]
 
 TRIALS = [
-    *(pytest.param((name, SMALL.get(name, {})), id=name) for name in method_names()),
-    *(
-        pytest.param((name, options), id=f"{name} {next(iter(options))}")
-        for name, options in VARIANTS
-    ),
+    pytest.param((name, options), id=label, marks=pytest.mark.xdist_group(label))
+    for label, name, options in (
+        *((name, name, SMALL.get(name, {})) for name in method_names()),
+        *((f"{name} {next(iter(options))}", name, options) for name, options in VARIANTS),
+    )
 ]
 
 
 @pytest.fixture(scope="module", params=TRIALS)
 def trial(request: pytest.FixtureRequest) -> Trial:
-    """Of one method; what it is taught once serves all promises."""
+    """One method, trained once for all promises; the group keeps its tests in one process."""
     return Trial(*request.param)
 
 
-def _gates() -> list[Any]:
+def _promises() -> list[Any]:
     no_gpu = pytest.mark.skipif(not torch.cuda.is_available(), reason="no GPU here")
     marks = {name: [pytest.mark.slow] for name in SLOW} | {name: [no_gpu] for name in NEEDS_GPU}
     return [pytest.param(name, marks=marks.get(name, [])) for name in CHECKS]
 
 
-@pytest.mark.parametrize("promise", _gates())
+@pytest.mark.parametrize("promise", _promises())
 def test_every_method_keeps(trial: Trial, promise: str) -> None:
     CHECKS[promise](trial)
 
