@@ -1,4 +1,4 @@
-"""How busy the GPU was: the driver's own figure, asked twice a second, as long as a block lasts."""
+"""Utilisation of the GPU, sampled from the driver twice a second."""
 
 from __future__ import annotations
 
@@ -16,10 +16,10 @@ PERIOD = 0.5
 
 
 class BusyGpu:
-    """`with BusyGpu() as gpu: ...`, then `gpu.share(since)`; None where nobody can tell."""
+    """Context manager that samples utilisation; read `share` afterwards."""
 
     def __init__(self) -> None:
-        self.samples: list[tuple[float, float]] = []  # when, and the share of the time before it
+        self.samples: list[tuple[float, float]] = []  # time, utilisation before it
         self._driver: subprocess.Popen[str] | None = None
         self._reader: threading.Thread | None = None
 
@@ -63,6 +63,6 @@ class BusyGpu:
                 self.samples.append((time.perf_counter(), int(line) / 100))
 
     def share(self, since: float = 0.0) -> float | None:
-        """The mean of all samples after the moment `since` (of `time.perf_counter`)."""
+        """Mean of all samples since a time of `time.perf_counter`; None without `nvidia-smi`."""
         counted = [share for when, share in self.samples if when >= since]
         return sum(counted) / len(counted) if counted else None

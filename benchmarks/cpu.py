@@ -1,6 +1,6 @@
-"""Speed on a processor against the limit, measured in one run: `make bench`.
+"""Speed on a CPU compared with the limit, measured in one run: `make bench`.
 
-Prints every figure beside its target and, with --record, writes them to a JSON file by name.
+Prints every figure with its target and, with --record FILE, writes them to a JSON file.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ TARGETS = {
 
 
 def against_limit(backbone: str, batch: int, rounds: int) -> dict[str, float]:
-    """Seconds of ours over seconds of the limit, and of the CLS row alone over seconds of ours."""
+    """Ratios of the method's durations to the limit's, and of `backprop=cls_row` to the default."""
     ours = make("residual-sodap", backbone, batch, "cpu")
     row = make("residual-sodap", backbone, batch, "cpu", options={"backprop": "cls_row"})
     limit = make("limit", backbone, batch, "cpu")
@@ -65,7 +65,7 @@ def against_limit(backbone: str, batch: int, rounds: int) -> dict[str, float]:
 
 
 def ageing(rounds: int) -> dict[str, float]:
-    """The fiftieth stage against the first."""
+    """Ratio of a step in stage 50 to one in stage 1."""
     fresh = make("residual-sodap", "micro", 64, "cpu")
     old = make("residual-sodap", "micro", 64, "cpu")
     age(old, 50)
@@ -74,7 +74,7 @@ def ageing(rounds: int) -> dict[str, float]:
 
 
 def start() -> dict[str, float]:
-    """From nothing to the end of the first step of a stage."""
+    """Seconds from the start to the end of the first step, and of a stage switch."""
     began = time.perf_counter()
     learner = make("residual-sodap", "micro", 64, "cpu")
     learner.learn()

@@ -1,8 +1,8 @@
-"""Images a second that reach the model: `python -m benchmarks.data`.
+"""Images per second that reach the model: `python -m benchmarks.data`.
 
-From the second epoch on, the usual way (torchvision's transforms in a DataLoader that decodes every
-file anew) against ours (decoded once, mapped, augmented in batches). Every figure is the fastest of
-a few epochs. Both get the same files, the same cores, and memory as from the command line.
+Compares torchvision's transforms in a DataLoader, which decodes every file in every epoch, with the
+cache of sodap, which is decoded once, memory-mapped, and augmented in batches. Figures are those of
+the fastest of a few epochs after the first, with the same files and cores.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ TARGET = 20
 
 
 class Files(Dataset[Tensor]):
-    """The usual way: one file, opened and decoded whenever it is asked for."""
+    """Decode a file whenever it is asked for."""
 
     def __init__(
         self, paths: list[Path], size: int, views: list[Callable[[object], object]]
@@ -64,12 +64,12 @@ class Files(Dataset[Tensor]):
 
     def __getitem__(self, index: int) -> Tensor:
         with Image.open(self.paths[index]) as file:
-            seen: Tensor = self.transform(file.convert("RGB"))
-        return seen
+            image: Tensor = self.transform(file.convert("RGB"))
+        return image
 
 
 def make_images(folder: Path, count: int, side: int) -> list[Path]:
-    """Square JPEGs: soft shapes and noise, as costly to decode as photographs."""
+    """Write square JPEGs of soft shapes and noise, as costly to decode as photographs."""
     random = np.random.default_rng(0)
     paths = []
     for index in range(count):
@@ -82,10 +82,10 @@ def make_images(folder: Path, count: int, side: int) -> list[Path]:
 
 
 def images_per_second(count: int, epoch: Callable[[], Iterable[object]]) -> float:
-    """Of the fastest epoch, after one that does not count.
+    """Rate of the fastest epoch after the first.
 
-    Short epochs are repeated for some seconds, as long ones take anyway, so that a moment in which
-    the machine was busy elsewhere hits both ways alike.
+    Short epochs are repeated for some seconds, so that a busy moment of the machine does not affect
+    them more than long ones.
     """
     taken: list[float] = []
     while len(taken) < 1 + EPOCHS or sum(taken) < SECONDS:
@@ -96,20 +96,20 @@ def images_per_second(count: int, epoch: Callable[[], Iterable[object]]) -> floa
     return count / min(taken[1:])
 
 
-USUAL_FLIPS = [transforms.RandomHorizontalFlip(), transforms.RandomVerticalFlip()]
-USUAL_VIEWS = {
-    "flips": USUAL_FLIPS,
+FLIP_TRANSFORMS = [transforms.RandomHorizontalFlip(), transforms.RandomVerticalFlip()]
+TRANSFORMS = {
+    "flips": FLIP_TRANSFORMS,
     "flips and rotation": [
-        *USUAL_FLIPS,
+        *FLIP_TRANSFORMS,
         transforms.RandomRotation(8, transforms.InterpolationMode.BILINEAR),
     ],
 }
 
 
-def usual(paths: list[Path], size: int) -> dict[str, float]:
-    """Each kind of views with the number of workers that serves it best."""
+def dataloader_rates(paths: list[Path], size: int) -> dict[str, float]:
+    """Rate of a DataLoader for each augmentation, with the best number of workers."""
     rates = {}
-    for name, views in USUAL_VIEWS.items():
+    for name, views in TRANSFORMS.items():
         files = Files(paths, size, views)
         found = []
         for workers in WORKERS:
@@ -122,14 +122,14 @@ def usual(paths: list[Path], size: int) -> dict[str, float]:
 
 
 def normaliser(size: int, device: torch.device) -> Callable[[Tensor], Tensor]:
-    """A backbone's own `prepare`; the network around it is as small as can be."""
+    """The `prepare` of a backbone that is as small as possible."""
     vit = VisionTransformer(
         img_size=size, patch_size=size, embed_dim=8, depth=1, num_heads=1, num_classes=0
     )
     return FrozenViT(vit, name="benchmark", mean=MEAN, std=STD).to(device).prepare
 
 
-def ours(images: Tensor, device: torch.device) -> dict[str, float]:
+def cache_rates(images: Tensor, device: torch.device) -> dict[str, float]:
     split = Split(images, torch.zeros(len(images), dtype=torch.int64))
     normalise = normaliser(images.shape[-1], device)
     order = torch.Generator().manual_seed(0)
@@ -147,7 +147,7 @@ def ours(images: Tensor, device: torch.device) -> dict[str, float]:
         return lambda batch: augmentation(batch, views, normalise)
 
     def alone(step: Callable[[Tensor], Tensor]) -> Callable[[], Iterator[object]]:
-        """A step by itself, on a batch that lies ready."""
+        """Repeat one step on a batch that is already on the device."""
         ready = images[:BATCH].clone().to(device)
         return lambda: (step(ready) for _ in range(-(-len(images) // len(ready))))
 
@@ -163,12 +163,12 @@ def ours(images: Tensor, device: torch.device) -> dict[str, float]:
     return {name: images_per_second(len(images), epoch) for name, epoch in stages.items()}
 
 
-def waiting(images: Tensor, device: torch.device) -> dict[str, float]:
-    """The share of a training step that is spent on getting its images, by where they lie.
+def loading_shares(images: Tensor, device: torch.device) -> dict[str, float]:
+    """Share of a training step that is spent on loading its images, by where they are stored.
 
-    The loop's own step, with images from the mapped cache and (on a GPU) from the GPU's memory,
-    where small domains live, against the same step on one batch that lies ready. The random views
-    are part of the step; their share is measured by a step that takes the images as they are.
+    Compares steps that load their images from the memory-mapped cache or from the GPU's memory with
+    steps on one batch that is already there. Augmentation is part of the step; its share is
+    measured with a step without it.
     """
     contender = make("residual-sodap", "deit_tiny", BATCH, device.type, image_size=images.shape[-1])
     contender.begin(PAPER_AUGMENTATION)
@@ -192,7 +192,7 @@ def waiting(images: Tensor, device: torch.device) -> dict[str, float]:
     taken: dict[str, list[float]] = {name: [] for name in sources}
     for _ in range(ROUNDS):
         for name, source in sources.items():
-            # The first steps after a change of source fill its queue.
+            # The first steps after a change of source fill its queue, so they do not count.
             seconds(lambda: step(*next(source)), device, 3)  # noqa: B023
             taken[name].append(seconds(lambda: step(*next(source)), device, times))  # noqa: B023
     ready = statistics.median(taken.pop("ready"))
@@ -209,12 +209,14 @@ def waiting(images: Tensor, device: torch.device) -> dict[str, float]:
 
 def main() -> None:
     parser = argparse.ArgumentParser(prog="python -m benchmarks.data", description=__doc__)
-    parser.add_argument("--images", type=int, default=600, help="how many, 600 by default")
+    parser.add_argument("--images", type=int, default=600, help="number of images, 600 by default")
     parser.add_argument(
-        "--side", type=int, default=1024, help="pixels a side of the files, 1024 by default"
+        "--side", type=int, default=1024, help="side of the files in pixels, 1024 by default"
     )
-    parser.add_argument("--size", type=int, default=224, help="pixels a side, 224 by default")
-    parser.add_argument("--folder", type=Path, help="take the images below this folder")
+    parser.add_argument(
+        "--size", type=int, default=224, help="side of the images in the cache, 224 by default"
+    )
+    parser.add_argument("--folder", type=Path, help="use the images in this folder")
     parser.add_argument("--device", default="cuda" if torch.cuda.is_available() else "cpu")
     parser.add_argument("--record", type=Path, help="write the numbers to this JSON file")
     asked = parser.parse_args()
@@ -230,11 +232,12 @@ def main() -> None:
         start = time.perf_counter()
         images = cached_images(paths, asked.size, folder=work / "cache")
         rates = {"build the cache, once": len(paths) / (time.perf_counter() - start)}
-        rates |= usual(paths, asked.size) | ours(images, torch.device(asked.device))
-        # On a processor the step itself takes seconds: nothing could be seen beside it.
+        rates |= dataloader_rates(paths, asked.size)
+        rates |= cache_rates(images, torch.device(asked.device))
+        # On a CPU a step takes seconds, and the share of loading is too small to measure.
         on_gpu = asked.device != "cpu"
-        waits = waiting(images, torch.device(asked.device)) if on_gpu else {}
-    ratios = {name: rates[f"cache, {name}"] / rates[f"DataLoader, {name}"] for name in USUAL_VIEWS}
+        waits = loading_shares(images, torch.device(asked.device)) if on_gpu else {}
+    ratios = {name: rates[f"cache, {name}"] / rates[f"DataLoader, {name}"] for name in TRANSFORMS}
     room = cache_bytes(len(paths), asked.size) / 1e6
     print(f"{len(paths)} images, {asked.size} px, cache {room:.0f} MB, on {asked.device}")
     for home, share in waits.items():

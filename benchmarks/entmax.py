@@ -1,8 +1,8 @@
-"""1.5-entmax against the public package `entmax`: `python -m benchmarks.entmax`.
+"""1.5-entmax compared with the public package `entmax`: `python -m benchmarks.entmax`.
 
-Forward and backward of rows of random scores, in turns within one process, so that a machine that
-slows down slows both. On a GPU twice: launched one by one, and recorded as a CUDA graph, in which
-the host plays no part. Memory is the peak of what a forward and a backward pass allocate.
+Both take turns within one process, forward and backward, on rows of random scores. On a GPU they
+are measured with ordinary launches and in a CUDA graph, where the host plays no part. Memory is the
+peak of what a forward and a backward pass allocate.
 """
 
 from __future__ import annotations
@@ -31,8 +31,8 @@ TARGETS = {
 Work = Callable[[], None]
 
 
-def both_ways(function: Callable[[Tensor], Tensor], scores: Tensor, signal: Tensor) -> Work:
-    """A forward and a backward pass."""
+def forward_backward(function: Callable[[Tensor], Tensor], scores: Tensor, signal: Tensor) -> Work:
+    """Work that runs a forward and a backward pass."""
 
     def work() -> None:
         torch.autograd.grad(function(scores), scores, signal)
@@ -40,8 +40,8 @@ def both_ways(function: Callable[[Tensor], Tensor], scores: Tensor, signal: Tens
     return work
 
 
-def recorded(work: Work) -> Work:
-    """The same, replayed from a CUDA graph."""
+def captured(work: Work) -> Work:
+    """Capture work as a CUDA graph and return its replay."""
     side = torch.cuda.Stream()  # type: ignore[no-untyped-call]
     side.wait_stream(torch.cuda.current_stream())
     with torch.cuda.stream(side):
@@ -55,7 +55,7 @@ def recorded(work: Work) -> Work:
 
 
 def times_faster(ours: Work, theirs: Work, device: torch.device, times: int) -> float:
-    """The median over rounds, in each of which both take turns."""
+    """Ratio of durations: the median over rounds in which both take turns."""
     for work in (ours, theirs):
         seconds(work, device, 3)
     ratios = []
@@ -66,7 +66,7 @@ def times_faster(ours: Work, theirs: Work, device: torch.device, times: int) -> 
 
 
 def peak_bytes(work: Work, device: torch.device) -> int:
-    """The most that is allocated at once beyond what was there before."""
+    """Peak of the memory that `work` allocates."""
     work()
     if device.type == "cuda":
         torch.cuda.synchronize()
@@ -80,13 +80,13 @@ def peak_bytes(work: Work, device: torch.device) -> int:
     events = [e for e in seen.profiler.kineto_results.events() if e.name() == "[memory]"]
     held = peak = 0
     for event in sorted(events, key=lambda e: e.start_ns()):
-        held += event.nbytes()  # negative where it is given back
+        held += event.nbytes()  # negative when freed
         peak = max(peak, held)
     return peak
 
 
 def against_package(device: str) -> dict[str, float]:
-    """How many times faster than the package, and how much of its memory; the worst shape last."""
+    """Speed and memory relative to the package, for each shape and for the worst one."""
     place = torch.device(device)
     speeds: dict[str, float] = {}
     in_graph: dict[str, float] = {}
@@ -96,12 +96,12 @@ def against_package(device: str) -> dict[str, float]:
         draw = torch.Generator().manual_seed(0)
         scores = (0.3 * torch.randn(rows, size, generator=draw)).to(place).requires_grad_()
         signal = torch.randn(rows, size, generator=draw).to(place)
-        ours, theirs = (both_ways(function, scores, signal) for function in (entmax, entmax15))
+        ours, theirs = (forward_backward(each, scores, signal) for each in (entmax, entmax15))
         times = 50 if place.type == "cuda" else max(1, 200_000 // (rows * size))
         speeds[shape] = times_faster(ours, theirs, place, times)
         memory[shape] = peak_bytes(ours, place) / peak_bytes(theirs, place)
         if place.type == "cuda":
-            in_graph[shape] = times_faster(recorded(ours), recorded(theirs), place, times)
+            in_graph[shape] = times_faster(captured(ours), captured(theirs), place, times)
     figures = {f"entmax_vs_package_{shape}": ratio for shape, ratio in speeds.items()}
     figures |= {f"entmax_vs_package_graph_{shape}": ratio for shape, ratio in in_graph.items()}
     if in_graph:

@@ -1,4 +1,4 @@
-"""Figures beside their targets, on the terminal and as a record."""
+"""Printing and saving of figures with their targets."""
 
 from __future__ import annotations
 
@@ -10,14 +10,16 @@ from sodap.runs.environment import environment
 from sodap.storage import write_json
 
 Targets = Mapping[str, tuple[float, str]]
-"""Name -> bound and `>=` or `<=`."""
+"""Bound and `>=` or `<=` of each figure."""
 
 
 def reached(value: float, bound: float, sign: str) -> bool:
+    """Whether a figure is on the right side of its bound."""
     return value >= bound if sign == ">=" else value <= bound
 
 
 def show(figures: Mapping[str, float], targets: Targets) -> None:
+    """Print every figure, with its target if it has one."""
     for name, value in figures.items():
         remark = ""
         if name in targets:
@@ -28,6 +30,7 @@ def show(figures: Mapping[str, float], targets: Targets) -> None:
 
 
 def write(path: Path, figures: Mapping[str, float], targets: Targets, **more: Any) -> None:
+    """Write figures, targets, `more` and the machine to a JSON file."""
     record = {
         **more,
         "figures": {name: round(value, 4) for name, value in figures.items()},

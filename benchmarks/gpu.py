@@ -1,6 +1,6 @@
-"""Speed on a GPU against the limit, measured in one run: `python -m benchmarks.gpu`.
+"""Speed on a GPU compared with the limit, measured in one run: `python -m benchmarks.gpu`.
 
-Prints every figure beside its target and, with --record, writes them to a JSON file by name.
+Prints every figure with its target and, with --record FILE, writes them to a JSON file.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from benchmarks.steps import (
     wait,
 )
 
-# Published figures for ViT-B/16 at batch 64 on the same GPU model, images a second in training.
+# Published training rates of ViT-B/16 at batch 64 on the same GPU model, in images per second.
 PUBLIC = {"mammoth_coda_bf16": 1519, "uniprompt_bf16": 2041, "coda_as_shipped": 277}
 
 TARGETS = {
@@ -53,8 +53,8 @@ def graphs_compiled() -> int:
     return int(torch._dynamo.utils.counters["stats"]["unique_graphs"])
 
 
-def at_batch(batch: int, args: argparse.Namespace) -> dict[str, float]:
-    """Residual SODAP and the limit, both compiled and captured as CUDA graphs."""
+def measure_batch(batch: int, args: argparse.Namespace) -> dict[str, float]:
+    """Compare Residual SODAP with the limit at one batch size."""
     began = time.perf_counter()
     ours = make("residual-sodap", args.backbone, batch, "cuda", compiled=args.compile)
     ours.learn()
@@ -105,7 +105,7 @@ def at_batch(batch: int, args: argparse.Namespace) -> dict[str, float]:
 
 
 def ageing(young: Contender, args: argparse.Namespace) -> dict[str, float]:
-    """What a stage switch costs, and the fiftieth stage."""
+    """Cost of a stage switch, and of a step in stage 50."""
     device = young.learner.runtime.device
     before = graphs_compiled()
     began = time.perf_counter()
@@ -146,7 +146,7 @@ def main() -> None:
         parser.error("there is no GPU here; see python -m benchmarks.cpu")
     figures: dict[str, float] = {}
     for batch in args.batch:
-        figures = at_batch(batch, args) | figures
+        figures = measure_batch(batch, args) | figures
     figures |= against_package("cuda")
     show(figures, TARGETS)
     if args.record is not None:

@@ -1,11 +1,10 @@
-"""The limit of any prompt method: a frozen ViT and one trainable vector on CLS before every block.
+"""Lower bound on the time of any prompt method: one trainable vector on CLS before every block.
 
-Whoever learns something inside a frozen ViT pays for one forward pass and for one backward pass
-through the activations. This method does nothing else. What a method takes beyond it is its own.
+Training anything inside a frozen ViT takes at least one forward pass, and one backward pass through
+the activations. These methods do nothing else.
 
-The limit is timm's ViT, whole, as timm runs it; nothing of `sodap.backbones` is in its way. A
-sharper limit goes the way of our own methods: patches by a product, additions that wait for the
-next block, and a last block that makes nothing of tokens that nobody reads.
+`limit` runs timm's ViT as timm does. `sharp-limit` uses the shortcuts of `sodap.backbones`: patches
+as a matrix product, delayed sums, and CLS only in the last block.
 """
 
 from __future__ import annotations
@@ -25,7 +24,7 @@ from sodap.randomness import Randomness
 
 
 class LimitConfig(MethodConfig):
-    """There is nothing to choose."""
+    """No options."""
 
 
 def _embed(vit: VisionTransformer, images: Tensor) -> Tensor:
@@ -33,21 +32,21 @@ def _embed(vit: VisionTransformer, images: Tensor) -> Tensor:
     return tokens
 
 
-def _through(block: nn.Module, tokens: Tensor, shift: Tensor | None) -> Tensor:
-    """One of timm's blocks; the vector `[D]` moves CLS before it."""
+def _shifted_block(block: nn.Module, tokens: Tensor, shift: Tensor | None) -> Tensor:
+    """Add a vector `[D]` to CLS, then call timm's block."""
     if shift is not None:
         tokens = torch.cat([tokens[:, :1] + shift, tokens[:, 1:]], dim=1)
-    passed: Tensor = block(tokens)
-    return passed
+    result: Tensor = block(tokens)
+    return result
 
 
 @register_method
 class Limit(Method):
-    """A trainable vector on CLS before every block, and a head; known to benchmarks only."""
+    """A trainable vector on CLS before every block, and a linear head."""
 
     name = "limit"
     family = "reference"
-    trains = "a vector a block, head"
+    trains = "one vector per block, head"
     stores = "nothing"
     Config = LimitConfig
     moves_cls = True
@@ -58,18 +57,18 @@ class Limit(Method):
         super().__init__(backbone, classes, randomness, config)
         self.shift = nn.Parameter(torch.zeros(backbone.depth, backbone.width))
         self.head = LinearHead(backbone.width, classes, randomness.generator("init head"))
-        self._embed, self._through = _embed, _through
+        self._embed, self._block = _embed, _shifted_block
 
     def compile_parts(self) -> None:
         super().compile_parts()
-        self._embed, self._through = torch.compile(_embed), torch.compile(_through)
+        self._embed, self._block = torch.compile(_embed), torch.compile(_shifted_block)
 
     def features(self, images: Tensor) -> Tensor:
-        """CLS `[B, D]` after the last norm."""
+        """CLS features `[B, D]`."""
         vit = self.backbone.vit
         tokens = self._embed(vit, images)
         for layer, block in enumerate(vit.blocks):
-            tokens = self._through(block, tokens, self.shift[layer] if self.moves_cls else None)
+            tokens = self._block(block, tokens, self.shift[layer] if self.moves_cls else None)
         return self.backbone.norm(tokens[:, 0])
 
     def forward(self, images: Tensor) -> Tensor:
@@ -81,7 +80,7 @@ class Limit(Method):
 
 @register_method
 class Untouched(Limit):
-    """The frozen ViT and a head with nothing in between: the limit of inference."""
+    """A linear head on the frozen ViT: the lower bound for predictions."""
 
     name = "untouched"
     trains = "head"
@@ -90,7 +89,7 @@ class Untouched(Limit):
 
 @register_method
 class SharpLimit(Limit):
-    """The limit on the way that our own methods take."""
+    """The limit with the shortcuts of `sodap.backbones`."""
 
     name = "sharp-limit"
 
@@ -101,7 +100,7 @@ class SharpLimit(Limit):
 
 @register_method
 class SharpUntouched(SharpLimit):
-    """The limit of inference on the way that our own methods take."""
+    """The lower bound for predictions with the shortcuts of `sodap.backbones`."""
 
     name = "sharp-untouched"
     trains = "head"

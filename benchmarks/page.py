@@ -18,80 +18,80 @@ PICTURES = ROOT / "docs" / "img"
 INTRODUCTION = """\
 # Performance
 
-Written by `python -m benchmarks.page` from `benchmarks/records/`. Every ratio was measured within
-one run on one machine, but for those to published rates (`vs_...`); absolute rates hold for that
-machine only. Tables name the commit that they were measured at.
+This page is written by `python -m benchmarks.page` from the files in `benchmarks/records/`. Except
+for ratios to published rates (`vs_...`), every ratio compares two measurements of one run on one
+machine. Absolute rates hold for that machine only. Each table names the commit it was measured at.
 
-The limit of any prompt method on a frozen ViT is one forward pass and one backward pass through
-the activations, with one trainable vector on CLS before every block (`benchmarks/limit.py`). It
-runs through the same loop, recorded and compiled in the same way. What a method takes beyond it
-is its own. The limit is timm's ViT, whole and as timm runs it, its embedding and its blocks
-compiled. The sharp limit goes the shorter way that all methods here go through the same ViT
-(patches, additions, the last block: see below); so a ratio to the plain limit may exceed 1, and
-the ratio to the sharp one says what the prompts themselves cost.
+A prompt method on a frozen ViT needs at least one forward pass, and one backward pass through the
+activations. `benchmarks/limit.py` is a method that does only this, with one trainable vector that
+is added to CLS before every block. It uses the same training loop, CUDA graphs and compilation, so
+the difference to it is the cost of a method's own work. There are two limits. The plain one runs
+timm's ViT as timm does, with compiled embedding and blocks. The sharp one uses the shortcuts
+through the ViT that all methods here use (patches, sums, last block; see below). A ratio to the
+plain limit may therefore exceed 1; the ratio to the sharp limit is the cost of the prompts.
 
-## How a step is kept short
+## How a step is made fast
 
 - **CUDA graphs.** Augmentation, losses, gradients and the optimiser's update are captured as one
   CUDA graph and replayed (`sodap.execution.TrainStep`): one graph for full batches, one for the
   last batch of an epoch. So are predictions (`sodap.execution.Forward`) and the passes over a
   domain before and after a stage, whose last batches are padded. Tests on a GPU check that all
   methods learn the same without them (`cuda_graphs=false`).
-- **No wait.** Losses, loss weights, drift and metrics stay on the device until an epoch ends, and
-  the host waits once an epoch, for the answers to the validation images. Work is recorded while
-  the GPU goes on with what it was given before. A domain that takes less than a quarter of the
-  GPU's free memory is copied there once, the test images of all domains if they take less than a
-  tenth (`sodap.streams.batches.to_gpu_if_fits`).
-- **One shape.** The pool has a fixed capacity and routing one shape, whatever the number of
-  stages (`sodap.prompting.fast.segments.Segments`). A new stage compiles nothing.
-- **Products computed once a pass.** Memory, context, prompts and projections are multiplied out
-  before the first layer (`sodap.prompting.fast.folding.FoldedWeights`): five small products a layer
-  remain of thirteen.
+- **No synchronisation.** Losses, loss weights, drift and metrics stay on the device until an epoch
+  ends. The host waits once per epoch, for the predictions on the validation images. Graphs are
+  captured while the GPU executes earlier work. A domain is copied to the GPU once if it fits into a
+  quarter of the free memory, and so are all test images if they fit into a tenth
+  (`sodap.streams.batches.to_gpu_if_fits`).
+- **Fixed shapes.** The pool has a fixed capacity, and routing has the same shapes in every stage
+  (`sodap.prompting.fast.segments.Segments`), so a new stage compiles nothing.
+- **Products computed once per pass.** Memory, context, prompts and projections are multiplied out
+  before the first layer (`sodap.prompting.fast.folding.FoldedWeights`). Of thirteen small products
+  per layer, five remain.
 - **One gradient for all layers.** The layers share their weights. A layer of the prompter is one
-  autograd function with its own backward pass (`sodap.prompting.fast.layers.FusedLayers`); it
-  saves what the gradients follow from, and one product over the rows of all layers gives each of
-  them. Tests compare values and gradients with the plain form.
-- **The last block computes the CLS row alone** (`sodap.backbones.PortedViT.tokens`): nobody reads
-  the others. The same value and gradients, in another order of sums.
-- **Patches by a product** on a GPU (`sodap.backbones.patches`): as a convolution, which timm has,
-  they take several times as long there.
-- **Additions that wait.** A block hands on what its MLP adds, and the next block adds it
-  (`sodap.backbones.block.through`). Compiled, that is one way less through memory a block.
-- **TF32 where the network is in bf16** (`sodap.execution.Runtime.tf32`): the prompter's
-  products stay in float32 and may be rounded to 10 bits, which is finer than what they are fed
-  with. Runs in fp32 are not rounded.
-- **Frozen weights in bf16**, once, instead of a cast at every step; bit for bit what autocast
-  computes.
-- **1.5-entmax as one kernel** a direction on a GPU, by Newton steps elsewhere. Recorded, it is an
-  order of magnitude faster than the public package. Launched one by one it is four times as fast:
-  there, Python takes longer to call it and to come back through autograd than the GPU takes to
-  compute it, so a kernel that has run before is launched without asking Triton
-  (`sodap.prompting.fast.entmax_triton`).
-- `compile=true` fuses each whole block and each visit with torch.compile; the blocks share one
-  program. It takes half a minute to start. Only full batches are compiled
-  (`sodap.execution.eager`): every other shape would take longer to compile than to compute. Nor
-  does cuDNN plan its attention for them, as it does for every new size of a batch.
-- **Files are written while the run goes on** (`sodap.runs.writer.Writer`): checkpoints, the
-  log, the record, evidence, and the model of each stage.
+  autograd function with its own backward pass (`sodap.prompting.fast.layers.FusedLayers`). It
+  saves the inputs of the weights' gradients, and one product over the rows of all layers gives
+  each of them. Tests compare values and gradients with the plain form.
+- **CLS only in the last block** (`sodap.backbones.PortedViT.tokens`), because no other token is
+  read. Values and gradients are the same; only the order of sums differs.
+- **Patch embedding as a matrix product** on a GPU (`sodap.backbones.patches`). timm's convolution
+  takes several times as long there.
+- **Delayed sums.** A block leaves the sum with its MLP's output to the next block
+  (`sodap.backbones.block.block_without_last_sum`). When compiled, this saves one pass over memory
+  per block.
+- **TF32 where the network runs in bf16** (`sodap.execution.Runtime.tf32`). The prompter's products
+  are in float32 and may be rounded to 10 bits, which is finer than their bf16 inputs. Nothing is
+  rounded with `precision=fp32`.
+- **Frozen weights in bf16.** They are converted once instead of in every step. Results are those
+  of autocast to the bit.
+- **1.5-entmax as one kernel** per direction on a GPU, and by Newton's method on a CPU. In a CUDA
+  graph it is an order of magnitude faster than the public package, without one four times. In that
+  case most of the time is Python's and autograd's, so a kernel that has run before is launched
+  without Triton's checks (`sodap.prompting.fast.entmax_triton`).
+- **torch.compile** with `compile=true`: each block and each layer of the prompter is compiled, and
+  all blocks share one compiled function. It takes half a minute to start. Only full batches are
+  compiled (`sodap.execution.eager`), because other shapes would take longer to compile than to
+  compute. cuDNN attention, which plans for every batch size, is switched off for them as well.
+- **Files are written in a thread** while training goes on (`sodap.runs.writer.Writer`):
+  checkpoints, log, record, evidence, and the model of each stage.
 - **Freed memory stays with the process** on a CPU (`sodap.allocator.keep_freed_memory`).
 - **Waiting threads** spin only briefly, or not at all on a busy machine
   (`sodap.threads.configure_threads`).
-- `backprop=cls_row`, an option of `residual-sodap`, goes back along the CLS row only
+- **`backprop=cls_row`**, an option of `residual-sodap`, passes gradients along the CLS token only
   (`sodap.backbones.PortedViT.along_cls`). Losses are the same (with timm's fused attention, to the
-  last bit); that patches have seen earlier prompts is left out of the gradient. Of the activations,
-  one row in 197 and a small matrix a head are kept, and the backward pass costs next to nothing. It
-  is not the default, because it is another gradient: [methods](methods.md) has its effect.
+  bit), but the gradient leaves out that patches attend to earlier prompts. Of the activations, one
+  row in 197 and a small matrix per head are stored, and the backward pass costs almost nothing. It
+  is not the default, because it is another gradient; [methods](methods.md) shows its effect.
 """
 
 WAITING = {
-    "mapped": "from the mapped cache, collected while the step before is computed",
-    "on the GPU": "in the GPU's memory, where domains live that fit",
-    "random views": "their random views, wherever they lie",
+    "mapped": "from the memory-mapped cache, read during the step before",
+    "on the GPU": "in the GPU's memory, where domains are kept that fit",
+    "random views": "random augmentation, in either case",
 }
 
 WATCHED = """\
-The step was timed unwatched; the kinds are of a step that was watched, which takes longer where
-Python launches every kernel."""
+The duration of a step was measured without the profiler. The kinds of work are from a profiled
+step, which takes longer where Python launches every kernel."""
 
 
 def load(name: str) -> dict[str, Any] | None:
@@ -128,9 +128,9 @@ def section(title: str, command: str, name: str) -> list[str]:
 
 
 def profiles() -> list[str]:
-    """Before and after, as pictures and in milliseconds a kind."""
+    """Pictures and tables of the time of a step by kind of work."""
     lines: list[str] = []
-    for name, where in (("profile-gpu", "GPU"), ("profile-cpu", "processor")):
+    for name, where in (("profile-gpu", "GPU"), ("profile-cpu", "CPU")):
         record = load(name)
         if record is None:
             continue
@@ -138,7 +138,7 @@ def profiles() -> list[str]:
         made = f"`python -m benchmarks.profile`, {record['backbone']}, batch {record['batch']}"
         lines += ["", f"## {title}", "", f"{made}; {machine(record)}"]
         lines += ["", f"![{title}, by kind of work](img/{name}.svg)", ""]
-        lines += ["| milliseconds | a step | " + " | ".join(profile.KINDS) + " |"]
+        lines += ["| milliseconds | step | " + " | ".join(profile.KINDS) + " |"]
         lines += ["|---" * (2 + len(profile.KINDS)) + "|"]
         for step, found in record["steps"].items():
             sums = " | ".join(f"{found['sums'][kind]:.2f}" for kind in profile.KINDS)
@@ -148,22 +148,22 @@ def profiles() -> list[str]:
 
 
 def missing() -> str:
-    """What is not here yet, in one sentence."""
+    """One sentence about what has not been done or measured."""
     things = [
-        "one kernel for a whole visit",
+        "one kernel for a whole layer of the prompter",
         "features of frozen networks shared between runs",
     ]
     if load("paper-sized") is None:
         things.append("measured runs of the paper's full sizes")
-    return textwrap.fill(f"What is not here yet: {', '.join(things)}.", 100) + "\n"
+    return textwrap.fill(f"Not done yet: {', '.join(things)}.", 100) + "\n"
 
 
 def data() -> list[str]:
     lines = ["", "## Images", "", "From the second epoch on, against a torchvision DataLoader that"]
-    lines += ["decodes every file anew (`python -m benchmarks.data`)."]
+    lines += ["decodes every file in every epoch (`python -m benchmarks.data`)."]
     lines += [
         "",
-        "| where | files | views | images/s | against the DataLoader |",
+        "| machine | files | augmentation | images/s | ratio to the DataLoader |",
         "|---|---|---|---|---|",
     ]
     for name in ("data-cpu", "data-cpu-2048", "data-gpu"):
@@ -178,7 +178,7 @@ def data() -> list[str]:
             )
     lines += [
         "",
-        "The share of a training step (DeiT-Tiny, 64 images, a GPU) that goes to its images:",
+        "Share of a training step (DeiT-Tiny, 64 images, on a GPU) that is spent on its images:",
     ]
     lines += ["", "| images | share |", "|---|---|"]
     for home, share in (load("data-gpu") or {"waiting": {}})["waiting"].items():

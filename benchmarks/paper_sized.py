@@ -1,11 +1,11 @@
-"""Whole runs of the paper's sizes: `python -m benchmarks.paper_sized [dr|skin|core50 ...]`.
+"""Runs at the sizes of the paper: `python -m benchmarks.paper_sized [dr|skin|core50 ...]`.
 
-Streams as large as those of the paper, domain by domain and class by class, of random images. The
-default recipe learns them as `sodap run` does, with every file that a run leaves, for twenty epochs
-a stage and without an early stop. `--epochs` and `--stages` measure a part; what the whole would
-take then follows from it, and the record says so. A name that is given several times is run as
-often: how busy a GPU is differs by some hundredths between short runs, and the median counts. The
-minutes are those of the first run, which compiles.
+The streams have as many images per domain and class as the paper's, but random ones. The default
+recipe learns them as `sodap run` does, with all files of a run, for twenty epochs per stage and
+without early stopping. With `--epochs` or `--stages` a part is measured and the whole is
+extrapolated, which the record says. A name that is given several times is run several times.
+Utilisation, which varies by a few percent between short runs, is then the median. The minutes are
+those of the first run, which includes compilation.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ TARGETS = {f"{name}_gpu_busy": (0.9, ">=") for name in PROTOCOLS}
 
 @dataclass(frozen=True)
 class Sizes:
-    """How many images of each class each split of each domain has: `counts[domain][kind]`."""
+    """Number of images of each class: `counts[domain][split][class]`."""
 
     name: str
     classes: tuple[str, ...]
@@ -52,7 +52,10 @@ class Sizes:
 
 
 def sizes_of(name: str, protocol: Protocol) -> Sizes:
-    """The paper prints all images of a domain, or those that train; the fractions give the rest."""
+    """Sizes of the splits, from the numbers in the paper and the fractions of the protocol.
+
+    The paper prints all images of a domain, or only those for training.
+    """
     parts = dict(zip(KINDS, protocol.fractions, strict=True))
     known = parts[protocol.expected_split] if protocol.expected_split else sum(parts.values())
     counts = []
@@ -65,10 +68,10 @@ def sizes_of(name: str, protocol: Protocol) -> Sizes:
     return Sizes(name, protocol.classes, tuple(counts), protocol.augmentation)
 
 
-def made(sizes: Sizes, side: int, stages: int) -> Stream:
-    """Random images. Domains look into the same few gigabytes, each from another place on.
+def random_stream(sizes: Sizes, side: int, stages: int) -> Stream:
+    """A stream of random images, of which the first `stages` domains are learned.
 
-    Domains after the first `stages` are tested on like all others, and not learned.
+    All domains are views of one tensor with different offsets, to save memory.
     """
     largest = max(sum(map(sum, domain.values())) for domain in sizes.counts)
     draw = torch.Generator().manual_seed(0)
@@ -95,7 +98,7 @@ def made(sizes: Sizes, side: int, stages: int) -> Stream:
 
 
 class Clock(RunCallback):
-    """When the first epoch was over: by then all is compiled, recorded and warm."""
+    """Notes when the first epoch ends: by then everything is compiled and captured."""
 
     def __init__(self) -> None:
         self.warm: float | None = None
@@ -111,14 +114,14 @@ class Clock(RunCallback):
 
 
 def configuration(changes: Sequence[str], epochs: int) -> RunConfig:
-    """The default recipe; a patience of all epochs never stops early."""
+    """The default recipe without early stopping."""
     wanted = [f"epochs={epochs}", f"patience={epochs}", "weights=random", *changes]
     return load_config("default", wanted)
 
 
-def measured(sizes: Sizes, config: RunConfig, side: int, stages: int) -> dict[str, Any]:
-    """One run, from the first line of Python to the last file."""
-    stream = made(sizes, side, stages)
+def measure_run(sizes: Sizes, config: RunConfig, side: int, stages: int) -> dict[str, Any]:
+    """Measure one run, including all files it writes."""
+    stream = random_stream(sizes, side, stages)
     clock = Clock()
     with tempfile.TemporaryDirectory(prefix="sodap-benchmark-") as folder, BusyGpu() as gpu:
         began = time.perf_counter()
@@ -139,33 +142,33 @@ def measured(sizes: Sizes, config: RunConfig, side: int, stages: int) -> dict[st
     }
 
 
-def whole(part: Mapping[str, Any], sizes: Sizes, epochs: int) -> float:
-    """Minutes of all stages and epochs, from those of a part.
+def extrapolate(part: Mapping[str, Any], sizes: Sizes, epochs: int) -> float:
+    """Minutes of a full run, from those of a part.
 
-    An epoch grows with its images. What a stage takes beside its epochs (drift, statistics, tests
-    on all domains, files) does, too; only what comes before the first stage does not.
+    Epochs take time in proportion to their images, and so does the rest of a stage (drift,
+    statistics, tests on all domains, files). The start of the run takes the same time.
     """
     stage_images: list[int] = [sum(domain["train"]) for domain in sizes.counts]
     learned = stage_images[: part["stages"]]
     each, rows = part["epochs"], list(part["epoch_seconds"])
     images = [count for count in learned for _ in range(each)]
     start: float = part["minutes"] * 60 - sum(part["stage_seconds"])
-    # The first epoch compiles; where there is no other, it has to stand for the rest.
+    # The first epoch compiles, so it is used only if there is no other.
     steady = list(zip(rows, images, strict=True))[1:] or [(rows[0], images[0])]
     per_image: float = median(seconds / count for seconds, count in steady)
     warm_up = max(0.0, rows[0] - per_image * images[0])
-    beside: float = (sum(part["stage_seconds"]) - sum(rows)) / sum(learned)
-    total: float = start + warm_up + (per_image * epochs + beside) * sum(stage_images)
+    rest: float = (sum(part["stage_seconds"]) - sum(rows)) / sum(learned)
+    total: float = start + warm_up + (per_image * epochs + rest) * sum(stage_images)
     return total / 60
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(prog="python -m benchmarks.paper_sized", description=__doc__)
     parser.add_argument("names", nargs="*", metavar="dr|skin|core50", help="default: all three")
-    parser.add_argument("--epochs", type=int, default=EPOCHS, help="of each stage")
-    parser.add_argument("--stages", type=int, help="learn the first so many; default: all")
+    parser.add_argument("--epochs", type=int, default=EPOCHS, help="epochs per stage")
+    parser.add_argument("--stages", type=int, help="number of stages to learn; default: all")
     parser.add_argument("--backbone", default="vit_base")
-    parser.add_argument("--side", type=int, default=224, help="pixels")
+    parser.add_argument("--side", type=int, default=224, help="side of the images in pixels")
     parser.add_argument("--no-compile", dest="compile", action="store_false")
     parser.add_argument("--change", action="append", default=[], metavar="KEY=VALUE")
     parser.add_argument("--record", type=Path, help="write the numbers to this JSON file")
@@ -180,25 +183,25 @@ def main() -> None:
     for name in args.names or PROTOCOLS:
         sizes = sizes_of(name, find_protocol(PROTOCOLS[name]))
         stages = min(args.stages or len(sizes.counts), len(sizes.counts))
-        print(f"{name}: {sizes.training_images} images to learn from, {stages} stages", flush=True)
+        print(f"{name}: {sizes.training_images} training images, {stages} stages", flush=True)
         parts = runs.setdefault(name, [])
-        parts.append(measured(sizes, config, args.side, stages))
+        parts.append(measure_run(sizes, config, args.side, stages))
         if stages == len(sizes.counts) and args.epochs == EPOCHS:
             figures[f"{name}_minutes"] = parts[0]["minutes"]
         else:
-            figures[f"{name}_minutes_extrapolated"] = whole(parts[0], sizes, EPOCHS)
+            figures[f"{name}_minutes_extrapolated"] = extrapolate(parts[0], sizes, EPOCHS)
         for figure in ("gpu_busy", "train_images_per_second", "inference_images_per_second"):
             known = [part[figure] for part in parts if part[figure] is not None]
             if known:
                 figures[f"{name}_{figure}"] = median(known)
     show(figures, TARGETS)
     if args.record is not None:
-        note = " ".join(said(name, part) for name, parts in runs.items() for part in parts)
+        note = " ".join(describe(name, part) for name, parts in runs.items() for part in parts)
         write(args.record, figures, TARGETS, note=note, config=config.described(), runs=runs)
 
 
-def said(name: str, part: Mapping[str, Any]) -> str:
-    """What was run, in words."""
+def describe(name: str, part: Mapping[str, Any]) -> str:
+    """One sentence about what was run."""
     return (
         f"{name}: {part['stages']} stages with {part['epochs']} epochs each were run, "
         f"in {part['minutes']:.1f} minutes."

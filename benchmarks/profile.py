@@ -1,8 +1,7 @@
-"""Where the time of one training step goes: `python -m benchmarks.profile --record FILE`.
+"""Profile of one training step: `python -m benchmarks.profile --record FILE`.
 
-The plain version launches every operation from Python. The fast one is compiled and replayed from a
-CUDA graph. The third goes back along the CLS row only. On a processor there is nothing to launch,
-and the first stands against the third.
+On a GPU three variants are compared: every operation launched from Python; compiled and replayed
+from a CUDA graph; and the same with `backprop=cls_row`. On a CPU the first and the third are.
 """
 
 from __future__ import annotations
@@ -36,10 +35,10 @@ KINDS = {
     "optimiser": ("o", "#b565a7"),
     "idle": (".", "#e4e4e4"),
 }
-"""Their letters in a record and their colours. Idle is what lies between two kernels; on a
-processor, Python's own time."""
+"""Kinds of work, with their letters in a record and their colours. Idle is the time between two
+kernels; on a CPU, the time that Python takes."""
 
-# Names of kernels, the first that fits; torch.compile's own carry the names of all they replaced.
+# Patterns of kernel names; the first match counts. Compiled kernels list what they replace.
 NAMES = {
     "prompter": r"entmax",
     "norm, pointwise": r"^triton_(poi|per|red)_",
@@ -52,12 +51,12 @@ NAMES = {
 STEP, PROMPTER = "step of the benchmark", "prompter of the benchmark"
 OPTIMISER, BACKWARD = "Optimizer.step", "autograd::engine::evaluate_function"  # torch's names
 COLUMNS = 480
-"""Parts of a step in the picture; each shows the kind that took most of it."""
+"""Columns of the picture; each shows the kind that took most of its time."""
 
 
 @dataclass(frozen=True)
 class Kernel:
-    """One piece of work, on the GPU or, without one, of the processor; times in microseconds."""
+    """A kernel on the GPU, or an operation on the CPU; times in microseconds."""
 
     name: str
     start: float
@@ -66,16 +65,17 @@ class Kernel:
 
 
 def kind_by_name(name: str) -> str:
+    """Kind of a kernel, judged by its name."""
     fits = (kind for kind, words in NAMES.items() if re.search(words, name, re.IGNORECASE))
     return next(fits, "norm, pointwise")
 
 
-# ------------------------------------------------------------------ one step, watched
+# ------------------------------------------------------------------ profile of one step
 
 
 @contextmanager
 def marked_prompter() -> Iterator[None]:
-    """Whatever the prompter does goes under its name while this lasts."""
+    """Label everything that the prompter does in the profile."""
     places: list[tuple[type, str]] = [
         (PromptPass, "__init__"),
         (PromptPass, "cls"),
@@ -101,28 +101,29 @@ def marked_prompter() -> Iterator[None]:
             setattr(owner, name, work)
 
 
-def watched(work: Callable[[], object], device: torch.device) -> list[Any]:
-    """The events of the last of three runs, each waited for."""
+def profile_events(work: Callable[[], object], device: torch.device) -> list[Any]:
+    """Profiler events of the last of three calls, with a synchronisation after each."""
     activities = [ProfilerActivity.CPU]
     if device.type == "cuda":
         activities.append(ProfilerActivity.CUDA)
-    with profile(activities=activities) as seen:
+    with profile(activities=activities) as profiler:
         for _ in range(3):
             with record_function(STEP):
                 work()
                 wait(device)
-    assert seen.profiler is not None
-    events = [e for e in seen.profiler.kineto_results.events() if e.name() != "[memory]"]
+    assert profiler.profiler is not None
+    events = [e for e in profiler.profiler.kineto_results.events() if e.name() != "[memory]"]
     last = max((e for e in events if e.name() == STEP and on_host(e)), key=lambda e: e.start_ns())
     return [e for e in events if last.start_ns() <= e.start_ns() < last.end_ns() and e is not last]
 
 
 def on_host(event: Any) -> bool:
+    """Whether an event happened on the CPU."""
     return bool(event.device_type().name == "CPU")
 
 
 class Ranges:
-    """Spans of time on the host's threads, and whether something began within one."""
+    """Time spans on the host's threads; tells whether an event began within one."""
 
     def __init__(self, events: Iterable[Any]) -> None:
         self.spans: dict[int, list[tuple[int, int]]] = defaultdict(list)
@@ -131,7 +132,7 @@ class Ranges:
         for thread, spans in self.spans.items():
             outer: list[tuple[int, int]] = []
             for start, end in sorted(spans):
-                if not outer or start >= outer[-1][1]:  # else within the one before
+                if not outer or start >= outer[-1][1]:  # otherwise it is nested
                     outer.append((start, end))
             self.spans[thread] = outer
 
@@ -142,10 +143,10 @@ class Ranges:
 
 
 def kernels_of(events: Sequence[Any]) -> list[Kernel]:
-    """The work of one step that was launched piece by piece, each piece with its kind."""
+    """Kernels of one step that was not replayed, each with its kind."""
     host = sorted((e for e in events if on_host(e)), key=lambda e: e.start_ns())
     forward = Ranges(e for e in host if e.name() == PROMPTER)
-    # Several operations may carry one number; the last of them is the one with a backward pass.
+    # Several operations may share a sequence number; the last one has the backward pass.
     maker = {e.sequence_nr(): e for e in operations(host) if e.sequence_nr() >= 0}
     backward = Ranges(
         e
@@ -163,14 +164,14 @@ def kernels_of(events: Sequence[Any]) -> list[Kernel]:
             return "prompter"
         return kind_by_name(name)
 
-    # The profiler repeats the host's ranges on the GPU's side; they are no work.
+    # The profiler repeats the host's annotations on the GPU; they are not kernels.
     on_device = [e for e in events if not on_host(e) and not e.is_user_annotation()]
     if not on_device:
-        return [  # without a GPU the host's operations are the work
+        return [  # on a CPU, operations take the place of kernels
             Kernel(e.name(), start / 1e3, (end - start) / 1e3, kind(e.name(), e))
             for e, start, end in innermost(host)
         ]
-    # Calls of the driver have numbers of their own; they are linked to an operation themselves.
+    # Calls of the driver have numbers of their own and are linked to operations.
     numbered = {e.correlation_id(): e for e in host if e.linked_correlation_id() == 0}
     return [
         kernel(e, kind(e.name(), numbered.get(e.linked_correlation_id())))
@@ -179,7 +180,7 @@ def kernels_of(events: Sequence[Any]) -> list[Kernel]:
 
 
 def operations(host: Sequence[Any]) -> list[Any]:
-    """What does something, and is no frame around it."""
+    """Events that are operations and not annotations around them."""
     return [
         e
         for e in host
@@ -188,7 +189,7 @@ def operations(host: Sequence[Any]) -> list[Any]:
 
 
 def innermost(host: Sequence[Any]) -> list[tuple[Any, int, int]]:
-    """Which operation the processor was in, from when to when; the called one before its caller."""
+    """The innermost operation that the CPU was in, with its start and end."""
     found: list[tuple[Any, int, int]] = []
     stack: list[Any] = []
     now = 0
@@ -227,32 +228,32 @@ def replayed(kernels: Sequence[Kernel], launched: Sequence[Kernel]) -> list[Kern
     ]
 
 
-def profiled(contender: Contender) -> dict[str, Any]:
-    """Milliseconds of a step, sums per kind, and what follows what."""
+def profile_step(contender: Contender) -> dict[str, Any]:
+    """Milliseconds of a step, in total, per kind and in their order."""
     device = contender.learner.runtime.device
     for _ in range(6):
         contender.learn()
     plain_seconds = seconds(contender.learn, device, 10 if device.type == "cuda" else 2)
     step, images, labels = contender.step, contender.images, contender.labels
     with marked_prompter():
-        launched = kernels_of(watched(lambda: step.graphed.function(images, labels), device))
+        launched = kernels_of(profile_events(lambda: step.graphed.function(images, labels), device))
     kernels = launched
     if step.graphed.graphs:
-        kernels = replayed(kernels_of(watched(contender.learn, device)), launched)
+        kernels = replayed(kernels_of(profile_events(contender.learn, device)), launched)
     return {"milliseconds": round(1e3 * plain_seconds, 3)} | summed(kernels)
 
 
 def summed(kernels: Sequence[Kernel]) -> dict[str, Any]:
-    """Milliseconds per kind, and the step as a line of letters, one a column.
+    """Milliseconds per kind, and the step as a string with one letter per column.
 
-    Where two kernels overlap, the time belongs to the one that began first.
+    Where two kernels overlap, the time is counted for the one that began first.
     """
     start = now = kernels[0].start
     length = max(each.start + each.length for each in kernels) - start
     columns = [dict.fromkeys(KINDS, 0.0) for _ in range(COLUMNS)]
 
     def spend(kind: str, begin: float, end: float) -> None:
-        """Share a span of time out over the columns that it reaches into."""
+        """Distribute a time span over the columns it overlaps."""
         first, last = ((t - start) / length * COLUMNS for t in (begin, end))
         for at in range(int(first), min(int(last) + 1, COLUMNS)):
             columns[at][kind] += (min(last, at + 1) - max(first, at)) * length / COLUMNS
@@ -275,7 +276,7 @@ def summed(kernels: Sequence[Kernel]) -> dict[str, Any]:
 
 
 def picture(record: dict[str, Any]) -> Figure:
-    """A line of time for each way to take the step, all on one scale."""
+    """A time line for each variant of the step, on a common scale."""
     steps: dict[str, Any] = record["steps"]
     with rc_context(STYLE):
         figure = Figure(figsize=(9, 1.0 + 0.75 * len(steps)), facecolor="white")
@@ -309,13 +310,13 @@ def picture(record: dict[str, Any]) -> Figure:
 
 
 def runs(line: str, letter: str) -> Iterator[tuple[float, float]]:
-    """Where a letter stands, and how long in one go, in parts of the line."""
+    """Start and length of each run of a letter, as fractions of the line."""
     for found in re.finditer(f"{re.escape(letter)}+", line):
         yield found.start() / len(line), len(found.group()) / len(line)
 
 
 def draw(record: dict[str, Any], path: Path) -> None:
-    """The same record always gives the same file."""
+    """Write the picture as SVG, always the same file for the same record."""
     unsigned = dict.fromkeys(("Creator", "Date", "Format", "Type"))
     with rc_context({**STYLE, "svg.hashsalt": "profile"}):
         picture(record).savefig(path, format="svg", facecolor="white", metadata=unsigned)
@@ -325,7 +326,7 @@ def draw(record: dict[str, Any], path: Path) -> None:
 
 
 def contenders(device: str, backbone: str, batch: int) -> Iterator[tuple[str, Contender]]:
-    """One after the other, so that none of them holds memory while another is measured."""
+    """Variants of the step, made one at a time, so that only one of them holds memory."""
     row = {"backprop": "cls_row"}
     if device == "cpu":
         yield "plain", make("residual-sodap", backbone, batch, device)
@@ -342,8 +343,8 @@ def contenders(device: str, backbone: str, batch: int) -> Iterator[tuple[str, Co
 def main() -> None:
     parser = argparse.ArgumentParser(prog="python -m benchmarks.profile", description=__doc__)
     parser.add_argument("--device", default="cuda" if torch.cuda.is_available() else "cpu")
-    parser.add_argument("--backbone", help="default: vit_base on a GPU, deit_tiny elsewhere")
-    parser.add_argument("--batch", type=int, help="default: 64 on a GPU, 16 elsewhere")
+    parser.add_argument("--backbone", help="default: vit_base on a GPU, deit_tiny on a CPU")
+    parser.add_argument("--batch", type=int, help="default: 64 on a GPU, 16 on a CPU")
     parser.add_argument("--record", type=Path, help="write the numbers to this JSON file")
     args = parser.parse_args()
     on_gpu = args.device == "cuda"
@@ -351,9 +352,9 @@ def main() -> None:
     batch = args.batch or (64 if on_gpu else 16)
     steps = {}
     for name, contender in contenders(args.device, backbone, batch):
-        steps[name] = profiled(contender)
+        steps[name] = profile_step(contender)
         sums = ", ".join(f"{kind} {ms:.2f}" for kind, ms in steps[name]["sums"].items())
-        print(f"{name}: {steps[name]['milliseconds']:.2f} ms; watched: {sums}", flush=True)
+        print(f"{name}: {steps[name]['milliseconds']:.2f} ms; profiled: {sums}", flush=True)
     if args.record is not None:
         write(args.record, {}, {}, backbone=backbone, batch=batch, steps=steps)
 

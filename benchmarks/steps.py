@@ -1,4 +1,4 @@
-"""How long a training step and a prediction take, measured side by side.
+"""Durations of training steps and predictions of several methods, measured in turns.
 
 Every contender runs the training loop's own step (`sodap.execution.TrainStep`) on one batch that is
 already on the device, so that only the methods differ. Contenders take turns, so that a slower
@@ -31,7 +31,7 @@ LEARNING_RATE = 1e-3
 
 @dataclass
 class Contender:
-    """A learner that is about to take steps, and the seconds that it took for them."""
+    """A learner to be measured, and its durations."""
 
     name: str
     learner: Learner
@@ -92,7 +92,7 @@ def make(
     name: str | None = None,
     image_size: int | None = None,
 ) -> Contender:
-    """A learner of random images. Only the micro ViT has weights at hand; speed needs none."""
+    """Make a learner of random images; weights are random, except for the embedded micro ViT."""
     learner = Learner(
         CLASSES,
         method=method,
@@ -107,11 +107,13 @@ def make(
 
 
 def wait(device: torch.device) -> None:
+    """Wait until a GPU has finished its work."""
     if device.type == "cuda":
         torch.cuda.synchronize()
 
 
 def seconds(work: Callable[[], object], device: torch.device, times: int) -> float:
+    """Mean duration of `work` over several calls."""
     wait(device)
     start = time.perf_counter()
     for _ in range(times):
@@ -121,7 +123,7 @@ def seconds(work: Callable[[], object], device: torch.device, times: int) -> flo
 
 
 def race(contenders: Sequence[Contender], *, rounds: int, times: int, warm_up: int = 6) -> None:
-    """Let all take their steps in turns; each keeps its seconds and its peak memory."""
+    """Measure durations and peak memory of all contenders in turns."""
     for contender in contenders:
         device = contender.learner.runtime.device
         contender.begin()
@@ -135,7 +137,7 @@ def race(contenders: Sequence[Contender], *, rounds: int, times: int, warm_up: i
             contender.learn()
         wait(device)
         if device.type == "cuda":
-            # What training takes beside the weights and the batch, which lie there before it.
+            # Memory of training besides the weights and the batch.
             contender.peak_bytes = torch.cuda.max_memory_allocated() - before
         for _ in range(3):
             contender.predict()
@@ -149,15 +151,15 @@ def race(contenders: Sequence[Contender], *, rounds: int, times: int, warm_up: i
 
 
 def step_ratio(first: Contender, second: Contender) -> float:
-    """How many times as long a step of `first` takes: the median over rounds, in which both run.
+    """Duration of a step of `first` relative to `second`: the median over rounds.
 
-    Whatever slows a machine down for a while slows both down in the same rounds.
+    Both run in every round, so that a slower moment of the machine affects both.
     """
     return _paired(first.train_seconds, second.train_seconds)
 
 
 def prediction_ratio(first: Contender, second: Contender) -> float:
-    """The same of predictions."""
+    """Duration of a prediction of `first` relative to `second`."""
     return _paired(first.infer_seconds, second.infer_seconds)
 
 
@@ -166,7 +168,7 @@ def _paired(first: Sequence[float], second: Sequence[float]) -> float:
 
 
 def statistics_vs_epoch(contender: Contender) -> float:
-    """Class statistics of an epoch's features over the epoch's training; of one batch each.
+    """Duration of the class statistics of one batch relative to a training step.
 
     On a GPU they are captured as a CUDA graph, like the pass over a domain that they belong to.
     """
@@ -183,7 +185,7 @@ def statistics_vs_epoch(contender: Contender) -> float:
 
 
 def age(contender: Contender, stages: int) -> None:
-    """Make a Residual SODAP as old as after `stages` domains, with its pool filled."""
+    """Put a Residual SODAP into the state it has after `stages` domains, with a full pool."""
     method = contender.learner.method
     assert isinstance(method, ResidualSodap)
     device = contender.learner.runtime.device

@@ -38,7 +38,7 @@ def test_the_wrapper_is_timms_own_forward(micro: FrozenViT) -> None:
 
 def test_cls_alone_is_cls_among_all(micro: FrozenViT) -> None:
     """The same value and the same gradients, for a frozen network and for one that trains."""
-    network = micro.thawed().double()
+    network = micro.trainable_copy().double()
     images = network.prepare(random_images(32).double() / 255)
     shift = torch.zeros(network.depth, network.width, dtype=torch.float64, requires_grad=True)
 
@@ -167,8 +167,8 @@ def test_files_that_do_not_fit(tmp_path: Path) -> None:
 
     lacking = {k: v for k, v in state.items() if k != "norm.bias"}
     assert "missing: norm.bias" in attempt(lacking)
-    assert "not known to it: extra" in attempt(state | {"extra": torch.zeros(1)})
-    assert "of another shape: cls_token" in attempt(state | {"cls_token": torch.zeros(1, 1, 3)})
+    assert "unknown: extra" in attempt(state | {"extra": torch.zeros(1)})
+    assert "wrong shape: cls_token" in attempt(state | {"cls_token": torch.zeros(1, 1, 3)})
     assert "not finite" in attempt(state | {"norm.bias": state["norm.bias"] * float("nan")})
     assert "16-pixel patches" in attempt(state, "vit_small_patch14_dinov2")
     (tmp_path / "text.pth").write_text("not weights")
@@ -195,7 +195,7 @@ def test_a_pickled_program_is_not_run(tmp_path: Path) -> None:
         ("nothing", None, "no backbone is called 'nothing'"),
         ("resnet18", None, "not a ViT with a class token"),
         ("vit_base_patch16_siglip_224", None, "not a ViT with a class token"),
-        ("vit_small_patch16_18x2_224", 32, "not a ViT with one attention a block"),
+        ("vit_small_patch16_18x2_224", 32, "not a ViT with one attention per block"),
         (TEST_VIT, 100, "do not fill 100 pixels"),
     ],
 )
@@ -206,7 +206,7 @@ def test_backbones_that_cannot_be(name: str, size: int | None, words: str) -> No
 
 def test_timms_weights_without_a_network(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("huggingface_hub.constants.HF_HUB_OFFLINE", True)
-    with pytest.raises(SodapError, match="could not be had"):
+    with pytest.raises(SodapError, match="cannot be downloaded"):
         build_backbone("deit_tiny")
 
 
@@ -280,18 +280,18 @@ def test_ports_that_add_nothing_change_nothing(micro: FrozenViT) -> None:
     none = torch.zeros(2, 0, micro.width)
     for found in (
         micro(images, prefix=lambda layer, tokens: (none, none)),
-        micro(images, beside=lambda layer, tokens: torch.zeros_like(tokens)),
-        micro(images, beside=lambda layer, tokens: None),
+        micro(images, parallel=lambda layer, tokens: torch.zeros_like(tokens)),
+        micro(images, parallel=lambda layer, tokens: None),
     ):
         torch.testing.assert_close(found, micro(images), rtol=0, atol=1e-5)
 
 
-def test_beside_the_mlp(micro: FrozenViT) -> None:
+def test_an_adapter_in_parallel_to_the_mlp(micro: FrozenViT) -> None:
     images = micro.prepare(random_images(32))
     last = micro.depth - 1
-    moved = micro.tokens(images, beside=lambda at, tokens: tokens * 0.5 if at == last else None)
+    moved = micro.tokens(images, parallel=lambda at, tokens: tokens * 0.5 if at == last else None)
     seen: list[Tensor] = []
-    micro.tokens(images, beside=lambda at, tokens: seen.append(tokens))
+    micro.tokens(images, parallel=lambda at, tokens: seen.append(tokens))
     torch.testing.assert_close(moved, micro.tokens(images) + 0.5 * seen[last])
 
 
@@ -305,9 +305,9 @@ def test_further_tokens_go_the_whole_way(micro: FrozenViT) -> None:
     assert micro.tokens(images, port).shape[1] == micro.tokens(images).shape[1] + 4
 
 
-def test_a_thawed_copy_trains_and_leaves_the_frozen_one_alone(micro: FrozenViT) -> None:
+def test_a_trainable_copy_trains_and_leaves_the_frozen_one_alone(micro: FrozenViT) -> None:
     before = micro.digest()
-    copy = micro.thawed().train()
+    copy = micro.trainable_copy().train()
     images = micro.prepare(random_images(32))
     torch.testing.assert_close(copy(images), micro(images))
     copy(images).square().sum().backward()
@@ -329,7 +329,7 @@ def test_rounded_weights_compute_what_autocast_would() -> None:
     with torch.autocast("cpu", torch.bfloat16):
         assert torch.equal(rounded(images), plain(images))
     assert rounded.digest() == digest, "it is still the same network"
-    assert all(p.dtype == torch.float32 for p in rounded.thawed().parameters())
+    assert all(p.dtype == torch.float32 for p in rounded.trainable_copy().parameters())
 
 
 @pytest.mark.slow

@@ -168,7 +168,7 @@ def test_next_to_nothing_is_kept_for_the_backward_pass() -> None:
 
 
 @pytest.mark.parametrize("options", [{"block_fn": ResPostBlock}, {"gated": True}], ids=str)
-def test_a_block_that_is_not_known_is_refused(options: dict[str, Any]) -> None:
+def test_a_block_that_is_not_plain_is_refused(options: dict[str, Any]) -> None:
     others = {key: value for key, value in options.items() if key != "gated"}
     vit = VisionTransformer(
         img_size=16, patch_size=8, embed_dim=12, depth=1, num_heads=2, num_classes=0, **others
@@ -177,7 +177,7 @@ def test_a_block_that_is_not_known_is_refused(options: dict[str, Any]) -> None:
         block: Any = vit.blocks[0]
         block.attn.gate = nn.Linear(12, 12)
     network = FrozenViT(vit, name="other", mean=(0.5,) * 3, std=(0.5,) * 3)
-    with pytest.raises(SodapError, match=r"blocks of type \w+ have no .* CLS row"):
+    with pytest.raises(SodapError, match=r"blocks of type \w+ take no .* plain blocks"):
         network.along_cls(images_for(network), cls=lambda layer, tokens: tokens[:, 0])
 
 

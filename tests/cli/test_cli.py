@@ -1,4 +1,4 @@
-"""The command as a user meets it: real processes, real files, real signals."""
+"""`sodap run`, and what all commands share: mistakes, help, signals."""
 
 from __future__ import annotations
 
@@ -7,152 +7,173 @@ import os
 import signal
 import subprocess
 import sys
-import time
 from pathlib import Path
-from typing import Any
 
 import pytest
+from tests.cli.conftest import Call, read_until, start
 
-import sodap
-from sodap.runs import load_config
+import sodap as package
+from sodap.runs import load_config, run
+from sodap.runs.reading import read_record
 from sodap.storage import write_json
 
-SODAP = Path(sys.executable).parent / "sodap"
+RUN = ["stream=digits-mini", "epochs=3", "patience=3", "batch_size=4", "device=cpu"]
 
 
-def call(*arguments: str, cwd: Path, timeout: float = 300) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(
-        [str(SODAP), *arguments], cwd=cwd, capture_output=True, text=True, timeout=timeout
-    )
+def test_version_and_help(tmp_path: Path, sodap: Call) -> None:
+    assert sodap("--version").out == f"sodap {package.__version__}\n"
+    shown = sodap("--help")
+    assert shown.code == 0
+    for command in ("run", "demo", "bench", "table", "report", "recipes", "methods", "data"):
+        assert f" {command} " in shown.out
+    as_module = [sys.executable, "-m", "sodap", "--version"]
+    assert subprocess.check_output(as_module, cwd=tmp_path, text=True) == sodap("--version").out
 
 
-def test_version_and_help(tmp_path: Path) -> None:
-    assert call("--version", cwd=tmp_path).stdout == f"sodap {sodap.__version__}\n"
-    shown = call("--help", cwd=tmp_path)
-    assert shown.returncode == 0
-    as_module = [sys.executable, "-m", "sodap", "--help"]
-    assert subprocess.check_output(as_module, cwd=tmp_path, text=True) == shown.stdout
-    for command in ("run", "demo", "recipes"):
-        assert command in shown.stdout
-
-
-def test_recipes_are_listed(tmp_path: Path) -> None:
-    shown = call("recipes", cwd=tmp_path).stdout
+def test_recipes_are_listed(sodap: Call) -> None:
+    shown = sodap("recipes").out
     assert "default" in shown
     assert "paper" in shown
 
 
-@pytest.mark.parametrize(
-    ("arguments", "words"),
-    [
-        (["run", "nothing"], "no recipe is called 'nothing'"),
-        (["run", "l2p", "stream=digits-mini"], "`sodap run default method=l2p`"),
-        (["run", "default", "colour=blue"], "'colour' is no key"),
-        (["run", "default", "stream=nowhere"], "no stream is called 'nowhere'"),
-        (["run", "default", "backbone=deit_tiny", "weights=x.pth"], "no weights file at x.pth"),
-        (["run", "default", "--out", "full/run"], "cannot write"),
-    ],
-)
-def test_a_mistake_is_one_sentence_and_exit_2(
-    tmp_path: Path, arguments: list[str], words: str
+MISTAKES = [
+    (["run", "nothing"], "no recipe is called 'nothing'"),
+    (["run", "l2p", "stream=digits-mini"], "`sodap run default method=l2p`"),
+    (["run", "default", "method=magic"], "no method is called 'magic'"),
+    (["run", "default", "stream=nowhere"], "no stream is called 'nowhere'"),
+    (["run", "default", "stream"], "'stream' is not of the form key=value"),
+    (["run", "default", "backbone=deit_tiny", "weights=x.pth"], "no weights file at x.pth"),
+    (["bench", "table7"], "no grid is called 'table7'"),
+    (["bench", "table1", "--methods", "magic"], "no method is called 'magic'"),
+    (["bench", "table1", "--streams", "nowhere"], "no stream is called 'nowhere'"),
+    (["bench", "table1", "seed=3"], "give --seeds instead"),
+    (["ablate", "default", "stream=nowhere"], "no stream is called 'nowhere'"),
+    (["methods", "magic"], "no method is called 'magic'"),
+    (["table", "nowhere"], "nowhere does not exist"),
+    (["report", "nowhere"], "nowhere does not exist"),
+    (["watch", "nowhere"], "there is no run at nowhere"),
+    (["watch", "file"], "file is a file, not the folder of a run"),
+]
+
+
+MORE_MISTAKES = [
+    (["run", "default", "colour=blue"], "'colour' is no key"),
+    (["run", "default", "backbone=vit_huge_"], "no backbone is called 'vit_huge_'"),
+    (["run", "ridge", "stream=digits-mini", "--out", "file/run"], "cannot write"),
+    (["ablate", "default", "--only", "everything"], "no variant is called 'everything'"),
+    (["table", ".", "--metric", "NONSENSE"], "unknown metric 'NONSENSE'; choose from: "),
+]
+"""Mistakes that can be found only with a method, a model or the metrics."""
+
+
+@pytest.mark.parametrize(("arguments", "words"), MISTAKES + MORE_MISTAKES)
+def test_a_mistake_is_one_sentence_and_exit_code_2(
+    tmp_path: Path, sodap: Call, arguments: list[str], words: str
 ) -> None:
-    (tmp_path / "full").write_text("a file where a folder should be")
-    found = call(*arguments, cwd=tmp_path)
-    assert found.returncode == 2
-    assert words in found.stderr
-    assert found.stderr.startswith("sodap: ")
-    assert found.stderr.count("\n") == 1
-    assert [path.name for path in tmp_path.iterdir()] == ["full"]
+    (tmp_path / "file").touch()
+    found = sodap(*arguments)
+    assert (found.code, found.out) == (2, "")
+    assert words in found.err
+    assert found.err.startswith("sodap: ")
+    assert found.err.count("\n") == 1
+    assert [path.name for path in tmp_path.iterdir()] == ["file"]
 
 
-def test_an_unreadable_image_is_one_sentence_and_exit_2(tmp_path: Path) -> None:
+def test_mistakes_are_found_without_importing_torch(tmp_path: Path) -> None:
+    """In a process of its own, because torch is imported in this one."""
+    (tmp_path / "file").touch()
+    program = """
+import contextlib, io, json, sys
+from sodap.cli import main
+for arguments in json.loads(sys.argv[1]):
+    sys.argv = ["sodap", *arguments]
+    with contextlib.redirect_stderr(io.StringIO()) as errors, contextlib.suppress(SystemExit):
+        main()
+    slow = [name for name in ("torch", "timm", "lightning", "matplotlib") if name in sys.modules]
+    assert errors.getvalue().startswith("sodap: "), (arguments, errors.getvalue())
+    assert not slow, (arguments, slow)
+"""
+    mistakes = json.dumps([arguments for arguments, _ in MISTAKES])
+    subprocess.run([sys.executable, "-c", program, mistakes], cwd=tmp_path, check=True)
+
+
+def test_an_unreadable_image_is_one_sentence_and_exit_code_2(tmp_path: Path, sodap: Call) -> None:
     folder = tmp_path / "mine" / "one" / "cat"
     folder.mkdir(parents=True)
     for index in range(10):
         (folder / f"{index}.png").write_bytes(b"not an image")
-    found = call("run", "default", "stream=mine", cwd=tmp_path)
-    assert found.returncode == 2
-    assert "cannot be read as an image" in found.stderr
+    found = sodap("run", "default", "stream=mine")
+    assert found.code == 2
+    assert "cannot be read as an image" in found.err
     assert not (tmp_path / "runs").exists()
 
 
-RUN = ["run", "default", "stream=digits-mini", "epochs=4", "patience=4", "batch_size=4"]
+def test_a_run_prints_a_line_an_epoch_and_its_result(tmp_path: Path, sodap: Call) -> None:
+    command = ["run", "sequential", *RUN, "epochs=2", "--out", "mine"]
+    first = sodap(*command)
+    assert first.code == 0, first.err
+    record = read_record(tmp_path / "mine" / "record.json")
+    assert record.command == ["sodap", *command]
+    epochs = [line for line in first.out.splitlines() if ", epoch " in line]
+    assert len(epochs) == 2 * len(record.stages)
+    for line, stage in zip(epochs[1::2], record.stages, strict=True):
+        assert line.startswith(f"stage {stage.stage} {stage.domain}, epoch 2: ce ")
+    assert record.metrics.accuracy is not None
+    assert f"AvgACC {record.metrics.accuracy.average_accuracy:.3f}" in first.out
+    again = sodap(*command, "--resume")
+    assert again.code == 0
+    assert "mine is finished already; nothing is left to do" in again.out
+    assert f"AvgACC {record.metrics.accuracy.average_accuracy:.3f}" in again.out
 
 
-def matrices(folder: Path) -> Any:
-    return json.loads((folder / "record.json").read_text())["confusions"]
+def test_messages_of_resume(tmp_path: Path, sodap: Call) -> None:
+    """One sentence, and not two that contradict each other."""
+    write_json(tmp_path / "old" / "config.json", load_config("default", ["epochs=9"]).described())
+    other = sodap("run", "default", "--out", "old", "--resume")
+    assert (other.code, other.out) == (2, "")
+    assert "old holds a run with another training.epochs" in other.err
+    none = sodap("run", "ridge", "stream=digits-mini", "--out", "new", "--resume")
+    assert none.code == 0
+    assert "there is no run in new to resume; it starts now" in none.out
+
+
+# ------------------------------------------------------------------ signals to real processes
 
 
 @pytest.mark.slow
-def test_killed_in_the_middle_of_an_epoch_and_resumed(tmp_path: Path) -> None:
-    whole = call(*RUN, "--out", "whole", cwd=tmp_path)
-    assert whole.returncode == 0, whole.stderr
-    assert "AvgACC" in whole.stdout
+def test_killed_in_the_middle_of_an_epoch_and_resumed(tmp_path: Path, sodap: Call) -> None:
+    config = load_config("sequential", RUN)
+    whole = run(config, tmp_path / "whole")
 
-    log = tmp_path / "killed" / "log.jsonl"
-    process = subprocess.Popen(
-        [str(SODAP), *RUN, "--out", "killed"], cwd=tmp_path, stdout=subprocess.DEVNULL
-    )
-    deadline = time.monotonic() + 240
-    while not (log.exists() and '"stage":2,' in log.read_text()):
-        assert process.poll() is None, "it ended before it could be killed"
-        assert time.monotonic() < deadline
-        time.sleep(0.02)
-    time.sleep(0.15)  # into the next epoch
+    command = ["run", "sequential", *RUN, "--out", "killed"]
+    process = start(*command, cwd=tmp_path)
+    read_until(process, "stage 2 ")
     os.kill(process.pid, signal.SIGKILL)
     assert process.wait() == -signal.SIGKILL
-    assert json.loads((tmp_path / "killed" / "record.json").read_text())["status"] == "running"
+    process.communicate()
+    assert read_record(tmp_path / "killed" / "record.json").status == "running"
 
-    refused = call(*RUN, "--out", "killed", cwd=tmp_path)
-    assert refused.returncode == 2
-    assert "--resume" in refused.stderr
-    resumed = call(*RUN, "--out", "killed", "--resume", cwd=tmp_path)
-    assert resumed.returncode == 0, resumed.stderr
-    assert matrices(tmp_path / "killed") == matrices(tmp_path / "whole")
-    kept = sorted((tmp_path / "whole" / "steps").glob("*.safetensors"))
-    assert len(kept) == 4
-    for steps in kept:  # of every step, none lost and none twice
-        assert steps.read_bytes() == (tmp_path / "killed" / "steps" / steps.name).read_bytes()
+    refused = sodap(*command)
+    assert refused.code == 2
+    assert "--resume" in refused.err
+    resumed = sodap(*command, "--resume")
+    assert resumed.code == 0, resumed.err
+    assert read_record(tmp_path / "killed" / "record.json").confusions == whole.confusions
+    steps = sorted((tmp_path / "whole" / "steps").glob("*.safetensors"))
+    assert len(steps) == len(whole.stages)
+    for path in steps:  # every step, none lost and none twice
+        assert path.read_bytes() == (tmp_path / "killed" / "steps" / path.name).read_bytes()
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("how", [signal.SIGINT, signal.SIGTERM])
 def test_interrupted_by_the_user(how: signal.Signals, tmp_path: Path) -> None:
     """Or by a batch system or a container, which send SIGTERM."""
-    process = subprocess.Popen(
-        [str(SODAP), *RUN],
-        cwd=tmp_path,
-        stdout=subprocess.DEVNULL,
-        stderr=subprocess.PIPE,
-        text=True,
-        # A shell that started the tests in the background has told its children to ignore Ctrl-C.
-        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),
-    )
-    folder = tmp_path / "runs" / "digits-mini-residual-sodap-s0"
-    deadline = time.monotonic() + 240
-    while not (folder / "log.jsonl").exists():
-        assert process.poll() is None
-        assert time.monotonic() < deadline
-        time.sleep(0.02)
+    process = start("run", "sequential", *RUN, "epochs=999", cwd=tmp_path)
+    read_until(process, "epoch 1:")
     process.send_signal(how)
-    _, errors = process.communicate(timeout=60)
+    _, errors = process.communicate()
     assert process.returncode == 130
-    assert "--resume" in errors
-    assert json.loads((folder / "record.json").read_text())["status"] == "interrupted"
-
-
-def test_what_resume_finds(tmp_path: Path) -> None:
-    """One sentence, and not two that contradict each other."""
-    finished = tmp_path / "finished"
-    write_json(finished / "config.json", load_config("default", ["epochs=9"]).described())
-    write_json(finished / "record.json", {"status": "finished"})
-    other = call("run", "default", "--out", "finished", "--resume", cwd=tmp_path)
-    assert other.returncode == 2
-    assert "finished holds a run with another training.epochs" in other.stderr
-    assert other.stdout == ""
-    unknown = call("run", "default", "backbone=vit_huge_", "--out", "finished", cwd=tmp_path)
-    assert "no backbone is called 'vit_huge_'" in unknown.stderr
-    none = call("run", "default", "stream=nowhere", "--out", "none", "--resume", cwd=tmp_path)
-    assert none.returncode == 2
-    assert "there is no run in none to go on with; it begins now" in none.stdout
-    assert "nowhere" in none.stderr
+    assert errors == "sodap: interrupted; continue with the same command and --resume\n"
+    folder = tmp_path / "runs" / "digits-mini-sequential-s0"
+    assert read_record(folder / "record.json").status == "interrupted"

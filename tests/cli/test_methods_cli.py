@@ -56,7 +56,7 @@ def test_every_option_of_a_method_is_shown(name: str, monkeypatch: pytest.Monkey
 
 
 def test_a_method_without_options_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
-    assert "There is nothing to set." in shown("sequential", monkeypatch=monkeypatch)
+    assert "This method has no options." in shown("sequential", monkeypatch=monkeypatch)
 
 
 def test_an_unknown_name_is_one_sentence_and_exit_2(

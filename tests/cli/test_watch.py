@@ -17,7 +17,7 @@ from pathlib import Path
 
 import pytest
 from rich.console import Console, RenderableType
-from tests.cli.test_cli import SODAP, call
+from tests.cli.conftest import SODAP, Call
 from tests.conftest import make_stream
 
 from sodap.cli.watch import (
@@ -229,17 +229,11 @@ def test_losses_are_shown_over_the_steps(watched: tuple[Path, list[str]], tmp_pa
     assert binned([1.0, 3.0, float("nan"), 5.0, 7.0, 9.0], most=3) == [2.0, 6.0, 9.0]
 
 
-def test_a_folder_that_never_comes_is_one_sentence(tmp_path: Path) -> None:
-    found = call("watch", "never", cwd=tmp_path)
-    assert (found.returncode, found.stdout) == (2, "")
-    assert found.stderr == "sodap: there is no run at never\n"
-
-
-def test_a_folder_that_is_no_run_is_one_sentence(tmp_path: Path) -> None:
+def test_a_folder_without_a_run_is_refused(tmp_path: Path, sodap: Call) -> None:
     (tmp_path / "holiday.jpg").write_bytes(b"")
-    found = call("watch", ".", cwd=tmp_path)
-    assert (found.returncode, found.stdout) == (2, "")
-    assert found.stderr == "sodap: . holds no run: there is no config.json in it\n"
+    found = sodap("watch", ".")
+    assert (found.code, found.out) == (2, "")
+    assert found.err == "sodap: . holds no run: there is no config.json in it\n"
     with pytest.raises(SodapError, match="is a file, not the folder"):
         take_snapshot(tmp_path / "holiday.jpg")
     write_json(tmp_path / "config.json", {})
@@ -355,8 +349,8 @@ class Terminal:
 
 
 @pytest.mark.slow
-def test_a_real_run_on_a_real_terminal(tmp_path: Path) -> None:
-    """The watcher comes first, waits, sees the run learn, and leaves when it is finished."""
+def test_a_run_on_a_real_terminal(tmp_path: Path, sodap: Call) -> None:
+    """The watcher starts first, waits, shows the run while it learns, and ends with it."""
     terminal = Terminal()
     watcher = subprocess.Popen(
         [str(SODAP), "watch", "run"],
@@ -366,13 +360,18 @@ def test_a_real_run_on_a_real_terminal(tmp_path: Path) -> None:
         env=os.environ | {"TERM": "xterm-256color", "COLUMNS": "120", "LINES": "50"},
     )
     os.close(terminal.theirs)
-    learning = [str(SODAP), "run", "demo", "stream=digits-mini", "epochs=2", "--out", "run"]
+
+    class Slow(RunCallback):
+        def epoch_done(self, stage: Stage, row: EpochRow) -> None:
+            if row.epoch == 1:  # go on when the watcher has shown it
+                terminal.read(until=f"(stage {stage.number}, epoch 1)")
+
     try:
-        terminal.read(until="waiting for the run")
-        learned = subprocess.run(learning, cwd=tmp_path, capture_output=True, text=True)
-        assert learned.returncode == 0, learned.stderr
+        terminal.read(until="waiting for the first record")
+        config = load_config("sequential", QUICK)
+        run(config, tmp_path / "run", stream=make_stream(), callback=Slow())
         terminal.read()
-        assert watcher.wait(60) == 0
+        assert watcher.wait() == 0
     finally:
         watcher.kill()
         watcher.wait()
@@ -381,7 +380,7 @@ def test_a_real_run_on_a_real_terminal(tmp_path: Path) -> None:
     assert "…" in terminal.seen
     assert "finished: AvgACC" in terminal.seen
 
-    quiet = call("watch", "run", cwd=tmp_path)
-    assert "\x1b" not in quiet.stdout, "no colours and no cursor where there is no terminal"
-    assert quiet.stdout.count("finished: AvgACC") == 1
-    assert call("watch", "run", "--once", cwd=tmp_path).stdout == quiet.stdout
+    quiet = sodap("watch", "run")
+    assert "\x1b" not in quiet.out, "no colours and no cursor off a terminal"
+    assert quiet.out.count("finished: AvgACC") == 1
+    assert sodap("watch", "run", "--once").out == quiet.out

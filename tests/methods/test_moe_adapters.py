@@ -159,7 +159,7 @@ def test_the_most_used_experts_are_frozen() -> None:
         return added
 
     for image in method.backbone.prepare(THREE.domains[0].train.images):
-        method.backbone(image[None], beside=counting)
+        method.backbone(image[None], parallel=counting)
     assert ended["expert_usage"] == counts.tolist()
     for block, row in zip(method._blocks(), counts, strict=True):
         best = sorted(range(6), key=lambda e: (-row[e], e))[:2]

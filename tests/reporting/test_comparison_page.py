@@ -193,9 +193,6 @@ def test_the_reference_can_be_chosen(pair: list[LoadedRun]) -> None:
         assert all(f"minus {expected}, paired" in caption for caption in found)
     with pytest.raises(SodapError, match="no run of 'magic' on stripes"):
         comparison_sections(pair, "magic")
-    one, two = pair
-    ablation = [changed(one, ablation="qe"), changed(two, ablation="full")]
-    assert all("minus sequential, paired" in caption for caption in captions(ablation))
 
 
 # ------------------------------------------------------------------ the page

@@ -41,7 +41,7 @@ def test_a_profile_is_drawn_and_tabled(home: Path) -> None:
     keep(home, "profile-cpu", backbone="micro", batch=4, steps={"plain": STEP, "fast": STEP})
     page.main()
     text = (home / "page.md").read_text("utf-8")
-    assert "![One training step on a processor, by kind of work](img/profile-cpu.svg)" in text
+    assert "![One training step on a CPU, by kind of work](img/profile-cpu.svg)" in text
     assert "| fast | 12.50 | 5.00 | 0.00 | 0.00 | 0.00 | 0.00 | 15.00 |" in text
     assert "plain: 20.0 ms, 75% idle" in (home / "profile-cpu.svg").read_text("utf-8")
     assert not (home / "profile-gpu.svg").exists()

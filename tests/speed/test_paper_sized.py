@@ -15,10 +15,10 @@ from benchmarks.paper_sized import (
     PROTOCOLS,
     Sizes,
     configuration,
-    made,
-    measured,
+    extrapolate,
+    measure_run,
+    random_stream,
     sizes_of,
-    whole,
 )
 
 from sodap.streams import Augmentation
@@ -45,7 +45,7 @@ def test_sizes_are_the_papers(name: str, images: int, stages: int) -> None:
 
 
 def test_domains_share_memory_and_splits_share_no_image() -> None:
-    stream = made(TINY, 16, 2)
+    stream = random_stream(TINY, 16, 2)
     assert [domain.name for domain in stream.domains] == ["domain 1", "domain 2"]
     assert [domain.name for domain in stream.unseen] == ["domain 3"]
     homes = {
@@ -68,11 +68,11 @@ def test_domains_share_memory_and_splits_share_no_image() -> None:
 def test_a_part_is_run_and_the_whole_follows() -> None:
     config = configuration(["backbone=micro", "bottleneck=16", "device=cpu", "batch_size=8"], 2)
     assert config.training.patience == config.training.epochs == 2
-    part = measured(TINY, config, 32, 2)
+    part = measure_run(TINY, config, 32, 2)
     assert (part["stages"], part["epochs"], part["training_images"]) == (2, 2, 48)
     assert len(part["epoch_seconds"]) == 4
     assert part["gpu_busy"] is None or 0 <= part["gpu_busy"] <= 1
-    assert 0 < whole(part, TINY, 2) < whole(part, TINY, 20)
+    assert 0 < extrapolate(part, TINY, 2) < extrapolate(part, TINY, 20)
 
 
 def test_the_whole_of_a_known_machine() -> None:
@@ -84,10 +84,10 @@ def test_the_whole_of_a_known_machine() -> None:
         "epoch_seconds": [9.0, 4.0, 4.0, 4.0],
         "stage_seconds": [5 + 8 + 3.0, 8 + 3.0],
     }
-    assert whole(part, TINY, 20) == pytest.approx((10 + 5 + 3 * (20 * 4 + 3)) / 60)
+    assert extrapolate(part, TINY, 20) == pytest.approx((10 + 5 + 3 * (20 * 4 + 3)) / 60)
     complete = part | {"stages": 3, "epoch_seconds": [9.0] + [4.0] * 5}
     complete |= {"stage_seconds": [16.0, 11.0, 11.0], "minutes": (10 + 38) / 60}
-    assert whole(complete, TINY, 2) == pytest.approx(complete["minutes"])
+    assert extrapolate(complete, TINY, 2) == pytest.approx(complete["minutes"])
 
 
 def test_busy_counts_from_the_moment_that_is_asked_for() -> None:
@@ -106,7 +106,7 @@ def test_a_name_that_is_given_again_is_run_again(
     size = {"stages": 3, "epochs": 20}
     measures = [(1.0, 0.9), (0.3, 0.7), (0.4, 0.8)]
     parts = iter([{**size, **rates, "minutes": m, "gpu_busy": busy} for m, busy in measures])
-    monkeypatch.setattr(paper_sized, "measured", lambda *_: next(parts))
+    monkeypatch.setattr(paper_sized, "measure_run", lambda *_: next(parts))
     file = tmp_path / "record.json"
     monkeypatch.setattr(sys, "argv", ["paper_sized", *["skin"] * 3, "--record", str(file)])
     paper_sized.main()

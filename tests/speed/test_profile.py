@@ -13,7 +13,7 @@ from benchmarks.profile import (
     contenders,
     draw,
     kind_by_name,
-    profiled,
+    profile_step,
     replayed,
     runs,
     summed,
@@ -84,7 +84,7 @@ def test_a_replay_takes_its_kinds_from_the_step_that_was_recorded() -> None:
 
 
 def test_a_step_on_a_processor(tmp_path: Path) -> None:
-    steps = {name: profiled(each) for name, each in contenders("cpu", "micro", 4)}
+    steps = {name: profile_step(each) for name, each in contenders("cpu", "micro", 4)}
     for step in steps.values():
         assert sum(step["sums"].values()) == pytest.approx(step["watched_milliseconds"], abs=0.01)
         assert all(step["sums"][kind] > 0 for kind in KINDS)

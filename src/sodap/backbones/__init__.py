@@ -1,13 +1,13 @@
-"""The frozen network that every method shares."""
+"""Frozen timm ViTs with ports for prompts and adapters."""
 
 from sodap.backbones.registry import SHORT_NAMES, build_backbone, native_size
-from sodap.backbones.vit import Beside, ClsPort, FrozenViT, Port, PortedViT, Prefix
+from sodap.backbones.vit import ClsPort, FrozenViT, ParallelAdapter, Port, PortedViT, Prefix
 
 __all__ = [
     "SHORT_NAMES",
-    "Beside",
     "ClsPort",
     "FrozenViT",
+    "ParallelAdapter",
     "Port",
     "PortedViT",
     "Prefix",

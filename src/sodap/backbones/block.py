@@ -1,4 +1,4 @@
-"""One of timm's plain blocks, taken step by step, so that something can happen in between."""
+"""The steps of timm's plain transformer block, so that methods can intervene between them."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ from torch import Tensor, nn
 from sodap.errors import SodapError
 
 
-def is_known(block: nn.Module) -> TypeGuard[Block]:
-    """Whether the steps of a block are known, so that they can be taken one by one."""
+def is_plain(block: nn.Module) -> TypeGuard[Block]:
+    """Whether a block is timm's plain one, whose steps are written out in this module."""
     return (
         type(block) is Block
         and type(block.attn) is Attention
@@ -22,32 +22,29 @@ def is_known(block: nn.Module) -> TypeGuard[Block]:
     )
 
 
-def known(block: nn.Module) -> Block:
-    """The block itself, or an error that says what is missing."""
-    if not is_known(block):
+def require_plain(block: nn.Module) -> Block:
+    """Return the block if it is a plain one, or raise an error."""
+    if not is_plain(block):
         raise SodapError(
-            f"blocks of type {type(block).__name__} have no place for prefixes or adapters and no "
-            f"CLS row of their own; choose a ViT with timm's plain blocks"
+            f"blocks of type {type(block).__name__} take no prefixes, no adapters and no "
+            f"backprop=cls_row; choose a ViT with timm's plain blocks"
         )
     return block
 
 
-def with_cls(tokens: Tensor, cls: Tensor | None) -> Tensor:
+def replace_cls(tokens: Tensor, cls: Tensor | None) -> Tensor:
     """Tokens `[B, N, D]` with another CLS token `[B, D]`, if one is given."""
     if cls is None:
         return tokens
     row = cls.to(tokens.dtype).unsqueeze(1)
     if torch.compiler.is_compiling() and not torch.is_grad_enabled():
-        # A choice fuses better than a copy. Its gradient, though, is a sum over all tokens.
-        return torch.where(_is_first(tokens), row, tokens)
+        # torch.where fuses better than a copy, but its gradient would be a sum over all tokens.
+        first = torch.arange(tokens.shape[1], device=tokens.device).view(1, -1, 1) == 0
+        return torch.where(first, row, tokens)
     return torch.cat([row, tokens[:, 1:]], dim=1)
 
 
-def _is_first(tokens: Tensor) -> Tensor:
-    return torch.arange(tokens.shape[1], device=tokens.device).view(1, -1, 1) == 0
-
-
-def split(block: Block, tokens: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+def qkv(block: Block, tokens: Tensor) -> tuple[Tensor, Tensor, Tensor]:
     """Queries, keys and values of tokens `[B, N, D]`, each `[B, heads, N, width]`."""
     attention: Any = block.attn
     parts = attention.qkv(block.norm1(tokens))
@@ -56,66 +53,70 @@ def split(block: Block, tokens: Tensor) -> tuple[Tensor, Tensor, Tensor]:
     return attention.q_norm(q), attention.k_norm(k), v
 
 
-def heads(extra: Tensor, like: Tensor) -> Tensor:
-    """Keys or values `[B, m, D]` as the attention has its own: `[B, heads, m, width]`."""
+def split_heads(extra: Tensor, like: Tensor) -> Tensor:
+    """Reshape keys or values `[B, m, D]` to `[B, heads, m, width]`, as `like` is."""
     batch, count, _, width = like.shape
     return extra.to(like.dtype).reshape(batch, -1, count, width).transpose(1, 2)
 
 
 def attend(block: Block, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
-    """What each query sees, `[B, heads, M, width]`; in training, with the attention's dropout."""
+    """Attention of M queries `[B, heads, M, width]`, with the block's dropout in training."""
     attention: Any = block.attn
     dropout = attention.attn_drop.p if attention.training else 0.0
     return F.scaled_dot_product_attention(q, k, v, dropout_p=dropout)
 
 
-def after_attention(block: Block, tokens: Tensor, seen: Tensor) -> Tensor:
-    """Tokens `[B, N, D]` with what their heads saw, `[B, heads, N, width]`."""
+def add_attention(block: Block, tokens: Tensor, attended: Tensor) -> Tensor:
+    """Tokens `[B, N, D]` plus the projected output of `attend`, `[B, heads, N, width]`."""
     attention: Any = block.attn
-    seen = attention.proj(attention.norm(seen.transpose(1, 2).flatten(2)))
-    met: Tensor = tokens + block.drop_path1(block.ls1(attention.proj_drop(seen)))
-    return met
+    merged = attention.proj(attention.norm(attended.transpose(1, 2).flatten(2)))
+    result: Tensor = tokens + block.drop_path1(block.ls1(attention.proj_drop(merged)))
+    return result
 
 
-def by_mlp(block: Block, normal: Tensor) -> Tensor:
-    """What the MLP adds to tokens that `norm2` made `normal`, `[..., D]`."""
-    added: Tensor = block.drop_path2(block.ls2(block.mlp(normal)))
+def mlp_output(block: Block, tokens: Tensor) -> Tensor:
+    """What the MLP adds to tokens `[..., D]`."""
+    added: Tensor = block.drop_path2(block.ls2(block.mlp(block.norm2(tokens))))
     return added
 
 
-def after_mlp(block: Block, tokens: Tensor) -> Tensor:
-    """Tokens `[..., D]` with what the MLP adds to them."""
-    return tokens + by_mlp(block, block.norm2(tokens))
+def add_mlp(block: Block, tokens: Tensor) -> Tensor:
+    """Tokens `[..., D]` plus what the MLP adds to them."""
+    return tokens + mlp_output(block, tokens)
 
 
-def through(
+def block_without_last_sum(
     block: Block, tokens: Tensor, added: Tensor | None, cls: Tensor | None
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """The whole block, but for the last addition: the tokens, and what the MLP adds to them.
+    """Run a block, but leave the last addition to the next one, which saves a pass over memory.
 
-    All `[B, N, D]`. `added` is what the MLP of the block before adds, and `cls` `[B, D]` another
-    CLS token. The third answer is CLS as it leaves the block, `[B, D]`.
+    Args:
+        tokens: tokens of the block before, without what its MLP adds, `[B, N, D]`.
+        added: what the MLP of the block before adds, `[B, N, D]`.
+        cls: CLS token to use instead, `[B, D]`.
+
+    Returns:
+        Tokens, what this block's MLP adds to them, and the CLS token with it, `[B, D]`.
     """
-    tokens = _arrived(tokens, added, cls)
-    tokens = after_attention(block, tokens, attend(block, *split(block, tokens)))
-    added = by_mlp(block, block.norm2(tokens))
+    tokens = _block_input(tokens, added, cls)
+    tokens = add_attention(block, tokens, attend(block, *qkv(block, tokens)))
+    added = mlp_output(block, tokens)
     return tokens, added, tokens[:, 0] + added[:, 0]
 
 
-def to_cls(block: Block, tokens: Tensor, added: Tensor | None, cls: Tensor | None) -> Tensor:
-    """The same, of which CLS alone will be read, `[B, 1, D]`: all others only have been seen."""
-    tokens = _arrived(tokens, added, cls)
-    q, k, v = split(block, tokens)
-    seen = attend(block, q[:, :, :1], k, v)
-    return after_mlp(block, after_attention(block, tokens[:, :1], seen))
+def block_for_cls(block: Block, tokens: Tensor, added: Tensor | None, cls: Tensor | None) -> Tensor:
+    """Run a block for the CLS token only, `[B, 1, D]`; arguments as above."""
+    tokens = _block_input(tokens, added, cls)
+    q, k, v = qkv(block, tokens)
+    attended = attend(block, q[:, :, :1], k, v)
+    return add_mlp(block, add_attention(block, tokens[:, :1], attended))
 
 
-def _arrived(tokens: Tensor, added: Tensor | None, cls: Tensor | None) -> Tensor:
-    """The tokens `[B, N, D]` that a block is to see: with what was added, and another CLS."""
+def _block_input(tokens: Tensor, added: Tensor | None, cls: Tensor | None) -> Tensor:
     if added is None:
-        return with_cls(tokens, cls)
+        return replace_cls(tokens, cls)
     tokens = tokens + added
     if cls is None or torch.is_grad_enabled() or torch.compiler.is_compiling():
-        return with_cls(tokens, cls)
-    tokens[:, 0] = cls  # the sum is nobody else's
+        return replace_cls(tokens, cls)
+    tokens[:, 0] = cls  # the sum is a new tensor, which nothing else refers to
     return tokens

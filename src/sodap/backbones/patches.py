@@ -1,4 +1,4 @@
-"""The tokens of an image before the first block."""
+"""Embedding of images as tokens."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from torch import Tensor, nn
 
 
 def embed(vit: VisionTransformer, images: Tensor) -> Tensor:
-    """Prepared images `[B, 3, S, S]` -> CLS, registers and patches in their places, `[B, N, D]`."""
+    """Prepared images `[B, 3, S, S]` -> CLS, register and patch tokens `[B, N, D]`."""
     as_product = images.is_cuda and _is_product(vit.patch_embed)
     patches = _product(vit.patch_embed, images) if as_product else vit.patch_embed(images)
     tokens: Tensor = vit.norm_pre(vit.patch_drop(vit._pos_embed(patches)))
@@ -17,7 +17,7 @@ def embed(vit: VisionTransformer, images: Tensor) -> Tensor:
 
 
 def _is_product(patches: nn.Module) -> bool:
-    """Whether timm cuts an image into patches that do not overlap, and lists them."""
+    """Whether timm's patch embedding is one matrix product: patches that do not overlap."""
     return (
         type(patches) is PatchEmbed
         and patches.flatten
@@ -27,13 +27,14 @@ def _is_product(patches: nn.Module) -> bool:
 
 
 def _product(patches: PatchEmbed, images: Tensor) -> Tensor:
-    """What timm has as a convolution: on a GPU, a product takes a fraction of the time.
+    """Patch embedding `[B, 3, S, S] -> [B, P, D]` as a matrix product.
 
-    `[B, 3, S, S] -> [B, P, D]`
+    timm has a convolution, which takes several times as long on a GPU.
     """
     height, width = patches.proj.kernel_size
-    batch, colours, tall, wide = images.shape
-    cut = images.view(batch, colours, tall // height, height, wide // width, width)
+    batch, channels, tall, wide = images.shape
+    cut = images.view(batch, channels, tall // height, height, wide // width, width)
     rows = cut.permute(0, 2, 4, 1, 3, 5).flatten(3).flatten(1, 2)  # [B, P, 3·h·w]
-    listed: Tensor = patches.norm(F.linear(rows, patches.proj.weight.flatten(1), patches.proj.bias))
-    return listed
+    product = F.linear(rows, patches.proj.weight.flatten(1), patches.proj.bias)
+    tokens: Tensor = patches.norm(product)
+    return tokens

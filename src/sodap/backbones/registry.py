@@ -1,4 +1,4 @@
-"""Backbones by name: the embedded micro ViT, or any timm ViT that has a class token."""
+"""Backbones by name: the embedded micro ViT, or any timm ViT with a class token."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ SHORT_NAMES: Mapping[str, str] = {
     "deit_tiny": "deit_tiny_patch16_224",
     "deit_small": "deit_small_patch16_224",
     "deit_base": "deit_base_patch16_224",
-    # The bare timm name has meant different weights over the years: the tag is part of the name.
+    # With the tag, because timm has changed the weights behind the bare name over the years.
     "vit_base": "vit_base_patch16_224.augreg_in21k_ft_in1k",
     "dinov2_small": "vit_small_patch14_dinov2.lvd142m",
     "dinov2_base": "vit_base_patch14_dinov2.lvd142m",
@@ -37,11 +37,13 @@ def build_backbone(
     *,
     seed: int = 0,
 ) -> FrozenViT:
-    """A frozen backbone.
+    """Build a frozen backbone.
 
-    `weights`: `pretrained` (the embedded file for `micro`, timm's own otherwise), `random` (drawn
-    from `seed`), or the path of a safetensors/pth file. `image_size` defaults to the size that the
-    architecture was made for, at most 224.
+    Args:
+        name: `micro`, one of `SHORT_NAMES`, or the name of a timm ViT.
+        weights: `pretrained` (the embedded file for `micro`, timm's otherwise), `random` (drawn
+            from `seed`), or the path of a safetensors or pth file.
+        image_size: side of the images; by default the native one of the architecture, at most 224.
     """
     if name == MICRO:
         return _micro(weights, image_size, seed)
@@ -50,12 +52,12 @@ def build_backbone(
     vit = _create(architecture, size, seed, pretrained=weights == "pretrained")
     if weights not in ("pretrained", "random"):
         load_weights(vit, Path(weights), architecture)
-    numbers: dict[str, Any] = vars(vit)["pretrained_cfg"]
-    return FrozenViT(vit, name=name, mean=tuple(numbers["mean"]), std=tuple(numbers["std"]))
+    config: dict[str, Any] = vars(vit)["pretrained_cfg"]
+    return FrozenViT(vit, name=name, mean=tuple(config["mean"]), std=tuple(config["std"]))
 
 
 def native_size(name: str) -> int:
-    """The image side that a backbone takes unless told otherwise."""
+    """Default image side of a backbone, in pixels."""
     if name == MICRO:
         return int(_card()["architecture"]["img_size"])
     config = timm.get_pretrained_cfg(_architecture(name))
@@ -73,7 +75,7 @@ def _architecture(name: str) -> str:
 
 
 def _card() -> dict[str, Any]:
-    """What the embedded network is; its file says how it was made as well."""
+    """Model card of the embedded network."""
     text = resources.files("sodap.backbones").joinpath("micro.json").read_text("utf-8")
     card: dict[str, Any] = json.loads(text)
     return card
@@ -98,7 +100,7 @@ def _micro(weights: str, image_size: int | None, seed: int) -> FrozenViT:
 
 
 def _create(architecture: str, size: int, seed: int, *, pretrained: bool) -> VisionTransformer:
-    # Without a network the hub reports every attempt; one sentence at the end says it all.
+    # Without a network the hub logs every attempt; the error below says enough.
     logging.getLogger("huggingface_hub").setLevel(logging.CRITICAL)
     try:
         with torch.random.fork_rng(devices=[]):
@@ -108,19 +110,19 @@ def _create(architecture: str, size: int, seed: int, *, pretrained: bool) -> Vis
             )
     except AssertionError as error:
         raise SodapError(f"{architecture} cannot take {size}-pixel images: {error}") from error
-    except TypeError as error:  # not a ViT: it knows no img_size
+    except TypeError as error:  # not a ViT: it has no img_size
         raise SodapError(f"'{architecture}' is not a ViT with a class token") from error
     except Exception as error:
         if not pretrained:
             raise
         raise SodapError(
-            f"timm's weights for {architecture} could not be had ({type(error).__name__}); "
-            f"download them where there is a network and give the file with weights=FILE"
+            f"timm's weights for {architecture} cannot be downloaded ({type(error).__name__}); "
+            f"download them on a machine with a network and give the file with weights=FILE"
         ) from error
     if not isinstance(vit, VisionTransformer) or vit.cls_token is None:
         raise SodapError(f"'{architecture}' is not a ViT with a class token")
     if not hasattr(vit.blocks[0], "attn"):
-        raise SodapError(f"'{architecture}' is not a ViT with one attention a block")
+        raise SodapError(f"'{architecture}' is not a ViT with one attention per block")
     _check_patches(vit, architecture)
     return vit
 

@@ -1,4 +1,4 @@
-"""Weights from a local file into a timm ViT, with a plain answer where they do not fit."""
+"""Loading of weights from a local file into a timm ViT."""
 
 from __future__ import annotations
 
@@ -12,19 +12,19 @@ from torch import Tensor
 
 from sodap.errors import SodapError
 
-# A classification head on top of the features is of no use to a new task and may be left behind.
+# Parts of a classification head, which are ignored: a new task needs its own.
 _HEAD = ("head.", "head_dist.", "fc_norm.", "fc.", "pre_logits.")
 
 
 def read_state(path: Path) -> dict[str, Any]:
-    """A `.safetensors` file, or a `.pth`/`.pt`/`.bin` file read without running any code in it."""
+    """Read a `.safetensors` file, or a `.pth`, `.pt` or `.bin` file without running code in it."""
     if not path.is_file():
         raise SodapError(f"there is no weights file at {path}")
     try:
         if path.suffix == ".safetensors":
             return dict(safetensors.torch.load_file(path))
         state = torch.load(path, map_location="cpu", weights_only=True)
-    except Exception as error:  # whatever an unpickler makes of a file that is none of its kind
+    except Exception as error:  # an unpickler may raise anything on a file of another kind
         raise SodapError(
             f"{path} cannot be read as model weights: "
             f"it is damaged, or neither a safetensors file nor a plain PyTorch state dictionary"
@@ -35,7 +35,7 @@ def read_state(path: Path) -> dict[str, Any]:
 
 
 def load_weights(vit: VisionTransformer, path: Path, architecture: str) -> None:
-    """Fill `vit` from `path`; resample the position embedding to its image size, nothing else."""
+    """Load `path` into `vit`, with the position embedding resampled to its image size."""
     state = read_state(path)
     patch = next((v for k, v in state.items() if k.endswith("patch_embed.proj.weight")), None)
     own = vit.patch_embed.proj.weight
@@ -44,7 +44,7 @@ def load_weights(vit: VisionTransformer, path: Path, architecture: str) -> None:
             f"{path} was made for {patch.shape[-1]}-pixel patches, "
             f"{architecture} has {own.shape[-1]}-pixel patches"
         )
-    try:  # timm knows the layouts of other code bases and how to resample positions
+    try:  # timm converts the layouts of other code bases and resamples positions
         state = checkpoint_filter_fn(state, vit)
     except (KeyError, RuntimeError, AttributeError, TypeError, ValueError) as error:
         raise SodapError(f"{path} does not fit {architecture}: {_first_line(error)}") from error
@@ -52,9 +52,9 @@ def load_weights(vit: VisionTransformer, path: Path, architecture: str) -> None:
     given = {k: v for k, v in state.items() if isinstance(v, Tensor) and not k.startswith(_HEAD)}
     problems = [
         *_some("missing", [key for key in wanted if key not in given]),
-        *_some("not known to it", [key for key in given if key not in wanted]),
+        *_some("unknown", [key for key in given if key not in wanted]),
         *_some(
-            "of another shape",
+            "wrong shape",
             [
                 f"{key} {list(given[key].shape)} instead of {list(shape)}"
                 for key, shape in wanted.items()

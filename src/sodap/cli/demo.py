@@ -11,8 +11,8 @@ from pathlib import Path
 
 from rich.console import Console
 
-from sodap.cli.progress import ProgressBars
-from sodap.cli.tables import show_result
+from sodap.cli.progress import RunProgress
+from sodap.cli.result import show_result
 from sodap.formats import format_duration
 from sodap.reporting import load_runs, write_report
 from sodap.reporting.pages.report import page_of
@@ -36,7 +36,7 @@ def run_demo(console: Console, out: Path, seed: int, changes: Sequence[str] = ()
         if (folder / "config.json").is_file():  # the run of an earlier demo
             shutil.rmtree(folder)
         console.print(f"\n[bold]{config.method}[/]")
-        with ProgressBars(console) as bars:
+        with RunProgress(console) as bars:
             record = run(config, folder, command=sys.argv, callback=bars, stream=stream)
         records[config.method] = record
     for method, record in records.items():

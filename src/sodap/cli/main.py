@@ -1,4 +1,4 @@
-"""The command line: parses, calls, prints. A user's mistake ends in one sentence and exit 2."""
+"""The command line: parse, call, print. A user's mistake is one sentence and exit code 2."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from sodap.interruption import interrupt_on_sigterm
 from sodap.threads import configure_threads
 from sodap.version import __version__
 
-# Heavy imports wait inside the commands: `sodap --help` answers at once.
+# Slow imports wait inside the commands, so that `sodap --help` and mistakes are answered at once.
 
 app = typer.Typer(
     name="sodap",
@@ -30,10 +30,19 @@ app = typer.Typer(
 app.add_typer(data_app)
 console = Console()
 
+Changes = Annotated[
+    list[str] | None,
+    typer.Argument(metavar="[KEY=VALUE]...", help="Settings to change, e.g. lr=3e-4."),
+]
+Runs = Annotated[list[Path], typer.Argument(help="Folders of runs, or record files.")]
+Jobs = Annotated[
+    int | None, typer.Option(min=1, help="Runs at a time; default: 4 on a GPU, else 1.")
+]
+
 
 def main() -> None:
-    """The entry point: turns what went wrong into what a user can read."""
-    sys.argv[0] = "sodap"  # records quote the command, wherever it is installed
+    """Run the command line, and print errors and warnings in one line each."""
+    sys.argv[0] = "sodap"  # records quote the command without the path of the program
     warnings.showwarning = _show_warning  # type: ignore[assignment]
     keep_freed_memory()
     configure_threads()
@@ -46,7 +55,7 @@ def main() -> None:
 
 
 def _show_warning(message: Warning | str, category: type[Warning], *_: object) -> None:
-    """Our own warnings in one line; those of the libraries are not the user's business."""
+    """Print our own warnings; those of libraries are of no use to a user."""
     if category.__module__.startswith("sodap."):
         print(f"sodap: warning: {message}", file=sys.stderr)
 
@@ -60,7 +69,7 @@ def _version(wanted: bool) -> None:
 @app.callback()
 def _options(
     version: Annotated[
-        bool, typer.Option("--version", callback=_version, is_eager=True, help="Say the version.")
+        bool, typer.Option("--version", callback=_version, is_eager=True, help="Show the version.")
     ] = False,
 ) -> None:
     """Image classifiers that keep learning, domain by domain, without keeping old images."""
@@ -68,58 +77,33 @@ def _options(
 
 @app.command()
 def run(
-    recipe: Annotated[str, typer.Argument(help="A recipe's name (see `sodap recipes`) or file.")],
-    changes: Annotated[
-        list[str] | None,
-        typer.Argument(metavar="[KEY=VALUE]...", help="Settings to change, e.g. seed=1 lr=3e-4."),
-    ] = None,
+    recipe: Annotated[str, typer.Argument(help="Name of a recipe (see `sodap recipes`), or file.")],
+    changes: Changes = None,
     out: Annotated[
-        Path | None, typer.Option(help="Folder for the run; default: runs/STREAM-METHOD-sSEED.")
+        Path | None, typer.Option(help="Folder of the run; default: runs/STREAM-METHOD-sSEED.")
     ] = None,
     resume: Annotated[
-        bool, typer.Option("--resume", help="Go on where an interrupted run stopped.")
+        bool, typer.Option("--resume", help="Continue an interrupted run where it stopped.")
     ] = False,
     log: Annotated[
         list[str] | None,
         typer.Option(help="Send the numbers to tensorboard, mlflow or wandb; may be repeated."),
     ] = None,
 ) -> None:
-    """Learn a stream of domains and write a folder that tells everything about it."""
-    from sodap.cli.progress import ProgressBars
-    from sodap.cli.tables import show_result
-    from sodap.runs import load_config
-    from sodap.runs import run as run_config
-    from sodap.runs.callback import Callbacks
-    from sodap.runs.runner import check_folder
-    from sodap.runs.tracking import Tracker
+    """Learn a stream of domains, and write the model and all results to a folder."""
+    from sodap.cli.run import run_recipe
 
-    config = load_config(recipe, changes or [])
-    name = f"{Path(config.stream).resolve().stem}-{config.method}-s{config.seed}"
-    folder = out or Path("runs") / name
-    trackers = [Tracker(kind, config, folder) for kind in dict.fromkeys(log or [])]
-    if resume and check_folder(config, folder, resume=True) is not None:
-        console.print(f"{folder} was finished before; nothing is left to do", markup=False)
-    elif resume and not (folder / "config.json").exists():
-        console.print(f"there is no run in {folder} to go on with; it begins now", markup=False)
-    try:
-        with ProgressBars(console) as bars:
-            both = Callbacks(bars, *trackers)
-            record = run_config(config, folder, resume=resume, command=sys.argv, callback=both)
-    except KeyboardInterrupt:
-        print("sodap: interrupted; go on with the same command and --resume", file=sys.stderr)
-        raise typer.Exit(130) from None
-    show_result(console, record, config.method)
-    console.print(f"Everything about this run: {folder}", markup=False)
+    run_recipe(console, recipe, changes or [], out=out, resume=resume, logs=log or [])
 
 
 @app.command()
 def demo(
-    out: Annotated[Path, typer.Option(help="Folder for the page and the two runs.")] = Path(
+    out: Annotated[Path, typer.Option(help="Folder of the report and the two runs.")] = Path(
         "sodap-demo"
     ),
-    seed: Annotated[int, typer.Option(min=0, help="Every random number follows from it.")] = 0,
+    seed: Annotated[int, typer.Option(min=0, help="Seed of all random numbers.")] = 0,
 ) -> None:
-    """Learn the embedded stream of digits twice, remembering and not, and show the difference."""
+    """Learn the embedded stream of digits with two methods, and compare them in a report."""
     from sodap.cli.demo import run_demo
 
     run_demo(console, out, seed)
@@ -127,26 +111,21 @@ def demo(
 
 @app.command()
 def bench(
-    grid: Annotated[str, typer.Argument(help="A grid's name (table1) or file.")],
-    changes: Annotated[
-        list[str] | None,
-        typer.Argument(metavar="[KEY=VALUE]...", help="Settings for all runs, e.g. epochs=8."),
-    ] = None,
-    streams: Annotated[str | None, typer.Option(help="Streams, with commas between.")] = None,
+    grid: Annotated[str, typer.Argument(help="Name of a grid (table1), or file.")],
+    changes: Changes = None,
+    streams: Annotated[str | None, typer.Option(help="Streams, separated by commas.")] = None,
     methods: Annotated[
         str | None,
-        typer.Option(help="Methods, with commas between; l2p@faithful is l2p with faithful=true."),
+        typer.Option(help="Methods, separated by commas; l2p@faithful is l2p with faithful=true."),
     ] = None,
-    seeds: Annotated[int | None, typer.Option(min=1, help="So many, from 0.")] = None,
+    seeds: Annotated[int | None, typer.Option(min=1, help="Number of seeds, from 0.")] = None,
     out: Annotated[Path | None, typer.Option(help="Folder; default: runs/GRID.")] = None,
-    jobs: Annotated[
-        int | None, typer.Option(min=1, help="Runs at a time; default: 4 on a GPU, else 1.")
-    ] = None,
+    jobs: Jobs = None,
     no_search: Annotated[
-        bool, typer.Option("--no-search", help="Take every method's defaults as they are.")
+        bool, typer.Option("--no-search", help="Use the default settings of every method.")
     ] = False,
 ) -> None:
-    """Run streams x methods x seeds; the same command again does only what is left to do."""
+    """Run streams x methods x seeds; started again, it does only what is not finished."""
     from sodap.cli.bench import run_bench
 
     run_bench(
@@ -164,20 +143,21 @@ def bench(
 
 @app.command()
 def table(
-    runs: Annotated[list[Path], typer.Argument(help="Folders with runs, or record files.")],
+    runs: Runs,
     form: Annotated[str, typer.Option("--format", help="text, markdown, latex or csv.")] = "text",
     against: Annotated[
         str | None,
         typer.Option(
-            help="Compare with this method; default: residual-sodap, or the best without it."
+            help="Method to compare with; default: residual-sodap, or the best without it."
         ),
     ] = None,
     metric: Annotated[
         list[str] | None, typer.Option(help="A column, e.g. final_average; may be repeated.")
     ] = None,
 ) -> None:
-    """Show what runs have scored, mean and standard deviation over seeds, and who beats whom."""
-    from sodap.cli.bench import show_tables
+    """Show scores of runs, mean and standard deviation over seeds, and significant differences."""
+    _check_exist(runs)
+    from sodap.cli.table import show_tables
 
     show_tables(console, runs, form, against, metric or [])
 
@@ -185,24 +165,19 @@ def table(
 @app.command()
 def ablate(
     recipe: Annotated[str, typer.Argument(help="A recipe of residual-sodap, or a file.")],
-    changes: Annotated[
-        list[str] | None,
-        typer.Argument(metavar="[KEY=VALUE]...", help="Settings for all runs, e.g. stream=skin."),
-    ] = None,
-    seeds: Annotated[int, typer.Option(min=1, help="So many, from 0.")] = 3,
+    changes: Changes = None,
+    seeds: Annotated[int, typer.Option(min=1, help="Number of seeds, from 0.")] = 3,
     only: Annotated[
-        str | None, typer.Option(help="Variants, with commas between, e.g. qe,uw.")
+        str | None, typer.Option(help="Variants, separated by commas, e.g. qe,uw.")
     ] = None,
     extra: Annotated[
         bool,
-        typer.Option("--extra", help="Other readings of the paper as well, not only removals."),
+        typer.Option("--extra", help="Also run other readings of the paper, not only removals."),
     ] = False,
     out: Annotated[Path | None, typer.Option(help="Folder; default: runs/ablation-STREAM.")] = None,
-    jobs: Annotated[
-        int | None, typer.Option(min=1, help="Runs at a time; default: 4 on a GPU, else 1.")
-    ] = None,
+    jobs: Jobs = None,
 ) -> None:
-    """Remove the method's parts one at a time and show what each is worth, as the paper does."""
+    """Remove the parts of Residual SODAP one at a time, as in the paper's ablation."""
     from sodap.cli.ablate import run_ablation
 
     run_ablation(
@@ -219,10 +194,14 @@ def ablate(
 
 @app.command()
 def watch(
-    folder: Annotated[Path, typer.Argument(metavar="RUN", help="The folder of a run.")],
-    once: Annotated[bool, typer.Option("--once", help="Show how it stands now, and end.")] = False,
+    folder: Annotated[Path, typer.Argument(metavar="RUN", help="Folder of a run.")],
+    once: Annotated[bool, typer.Option("--once", help="Show the present state, and end.")] = False,
 ) -> None:
-    """Show a run while it goes on: R, losses, validation, drift, speed, time left."""
+    """Show a run while it learns: R, losses, validation, drift, speed, time left."""
+    if folder.is_file():
+        raise SodapError(f"{folder} is a file, not the folder of a run")
+    if not folder.exists() and (once or not console.is_terminal):
+        raise SodapError(f"there is no run at {folder}")
     from sodap.cli.watch import watch_run
 
     watch_run(console, folder, once=once)
@@ -230,9 +209,9 @@ def watch(
 
 @app.command()
 def report(
-    runs: Annotated[list[Path], typer.Argument(help="Folders with runs, or record files.")],
+    runs: Runs,
     out: Annotated[
-        Path | None, typer.Option(help="Folder for the page; default: RUN/report, or report.")
+        Path | None, typer.Option(help="Folder of the page; default: RUN/report, or report.")
     ] = None,
     images: Annotated[
         bool, typer.Option("--images/--no-images", help="Show sample images in the page.")
@@ -243,20 +222,28 @@ def report(
     against: Annotated[
         str | None,
         typer.Option(
-            help="Compare several runs with this method; default: residual-sodap, or the best."
+            help="Method to compare several runs with; default: residual-sodap, or the best."
         ),
     ] = None,
 ) -> None:
-    """Write a page about a run, or one that compares several, with all figures."""
+    """Write a page with all figures about one run, or one that compares several."""
+    _check_exist(runs)
     from sodap.cli.report import run_report
 
     run_report(console, runs, out, images=images, composed=compose, against=against)
 
 
+def _check_exist(places: list[Path]) -> None:
+    """Raise an error for a missing path, before slow imports."""
+    for place in places:
+        if not place.exists():
+            raise SodapError(f"{place} does not exist")
+
+
 @app.command()
 def recipes() -> None:
-    """List the recipes that `sodap run` knows."""
-    from sodap.runs import read_recipe, recipe_names
+    """List the recipes of `sodap run`."""
+    from sodap.runs.config import read_recipe, recipe_names
 
     table = Table(box=None, pad_edge=False, show_header=False)
     for name in recipe_names():
@@ -266,9 +253,9 @@ def recipes() -> None:
 
 @app.command()
 def methods(
-    name: Annotated[str | None, typer.Argument(help="A method's name: show its options.")] = None,
+    name: Annotated[str | None, typer.Argument(help="Name of a method: show its options.")] = None,
 ) -> None:
-    """List the methods that `sodap run` knows, or show every option of one."""
+    """List the methods, or show the options of one."""
     from sodap.cli.methods import list_methods, show_method
 
     if name is None:

@@ -1,4 +1,4 @@
-"""`sodap methods`: which methods there are, and what can be set in each."""
+"""`sodap methods`: list the methods, or the options of one."""
 
 from __future__ import annotations
 
@@ -9,12 +9,12 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
-if TYPE_CHECKING:  # heavy imports wait inside the functions
+if TYPE_CHECKING:  # imports torch
     from sodap.methods import Method
 
 
 def list_methods(console: Console) -> None:
-    """One row a method: what it is, what it trains, what it keeps of the past."""
+    """Print one row per method: what it is, trains and stores."""
     from sodap.methods import find_method, method_names
 
     table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0))
@@ -31,13 +31,13 @@ def list_methods(console: Console) -> None:
         )
     console.print(table, highlight=False)
     console.print(
-        "\nAll options of one: sodap methods NAME. Use one: sodap run default method=NAME",
+        "\nOptions of a method: sodap methods NAME. Run it: sodap run default method=NAME",
         highlight=False,
     )
 
 
 def show_method(console: Console, name: str) -> None:
-    """Everything that can be set in a method, and what it keeps."""
+    """Print all options of a method."""
     from sodap.methods import find_method, options_of
 
     method = find_method(name)
@@ -47,7 +47,7 @@ def show_method(console: Console, name: str) -> None:
     console.print(f"Stores: {escape(method.stores)}", highlight=False)
     options = list(options_of(method.Config))
     if not options:
-        console.print("There is nothing to set.", highlight=False)
+        console.print("This method has no options.", highlight=False)
         return
     table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0))
     table.add_column("\noption", no_wrap=True, style="bold")

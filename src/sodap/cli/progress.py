@@ -1,4 +1,4 @@
-"""Progress bars with throughput and time left; a line a stage where there is no terminal."""
+"""Progress bars with throughput and time left; off a terminal, one line an epoch."""
 
 from __future__ import annotations
 
@@ -10,14 +10,14 @@ from rich.console import Console
 from rich.markup import escape
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
-from sodap.formats import plural
-from sodap.runs import RunCallback
+from sodap.formats import format_duration, plural
+from sodap.runs.callback import RunCallback
 from sodap.runs.record import EpochRow, StageRecord
 from sodap.streams import Stage, Stream
 
 
 class Bars:
-    """Bars below the lines that are said; where there is no terminal, the lines alone."""
+    """Progress bars below printed lines; off a terminal, only the lines."""
 
     def __init__(self, console: Console) -> None:
         self.console = console
@@ -44,39 +44,41 @@ class Bars:
     ) -> None:
         self.progress.stop()
 
-    def _say(self, line: str) -> None:
+    def _print(self, line: str) -> None:
         self.console.print(line, highlight=False, soft_wrap=True, markup=False)
 
 
-class ProgressBars(Bars, RunCallback):
-    """One bar for the stream, one for the epoch under way."""
+class RunProgress(Bars, RunCallback):
+    """One bar for the stream and one for the present epoch."""
 
-    def __init__(self, console: Console, title: str = "") -> None:
+    def __init__(self, console: Console) -> None:
         super().__init__(console)
-        self.title = title
-        self.stream = self.progress.add_task(title or "stream", total=None, note="")
+        self.stream = self.progress.add_task("stream", total=None, note="")
         self.epoch = self.progress.add_task("", total=None, note="", visible=False)
         self.began = 0.0
 
     def images_decoded(self, done: int, total: int) -> None:
-        words = "  reading images, once"
         self.progress.update(
-            self.epoch, description=words, completed=done, total=total, visible=True
+            self.epoch,
+            description="  reading images, once",
+            completed=done,
+            total=total,
+            visible=True,
         )
 
     def started(self, stream: Stream, stages_done: int) -> None:
         self.progress.update(self.epoch, visible=False)
         for note in stream.notes:
-            self._say(f"note: {note}")
+            self._print(f"note: {note}")
         self.progress.update(
             self.stream,
-            description=escape(self.title or stream.name),
+            description=escape(stream.name),
             total=len(stream),
             completed=stages_done,
             note="domains learned",
         )
         if stages_done:
-            self._say(f"{stages_done} of {len(stream)} domains were learned already")
+            self._print(f"{stages_done} of {len(stream)} domains were learned before")
 
     def batch_done(self, stage: Stage, epoch: int, step: int, steps: int) -> None:
         now = time.perf_counter()
@@ -94,25 +96,25 @@ class ProgressBars(Bars, RunCallback):
         self.progress.update(self.epoch, completed=step, note=note)
 
     def epoch_done(self, stage: Stage, row: EpochRow) -> None:
-        note = f"validation macro-F1 {row.val_macro_f1:.3f}"
-        self.progress.update(self.stream, note=note)
+        score = f"validation macro-F1 {row.val_macro_f1:.3f}"
+        self.progress.update(self.stream, note=score)
+        if not self.console.is_terminal:
+            losses = ", ".join(f"{name} {loss:.3g}" for name, loss in row.losses.items())
+            self._print(
+                f"stage {stage.number} {stage.domain.name}, epoch {row.epoch}: {losses}; {score}, "
+                f"{format_duration(row.seconds)}, {row.images_per_second:.0f} images/s"
+            )
 
     def stage_done(self, stage: Stage, record: StageRecord) -> None:
         self.progress.update(self.stream, advance=1)
         self.progress.update(self.epoch, visible=False)
-        words = [
-            f"stage {stage.number} {stage.domain.name}:",
-            f"{_epochs(record.epochs)}{record.seconds:.0f} s,",
-            f"best validation macro-F1 {record.best_val_macro_f1:.3f}",
-        ]
+        epochs = f"{plural(record.epochs, 'epoch')} in " if record.epochs else ""  # closed form
+        line = (
+            f"stage {stage.number} {stage.domain.name}: {epochs}{format_duration(record.seconds)}, "
+            f"best validation macro-F1 {record.best_val_macro_f1:.3f}"
+        )
         drift = record.begun.drift
         if drift is not None:
-            few = drift.too_few
-            known = f"{drift.score:.2f}" if few is None else f"hardly measured ({few})"
-            words.append(f"| drift {known}, {drift.added} prompts added")
-        self._say(" ".join(words))
-
-
-def _epochs(count: int) -> str:
-    """A method in closed form has none."""
-    return f"{plural(count, 'epoch')} in " if count else ""
+            score = f"{drift.score:.2f}" if drift.too_few is None else f"unknown ({drift.too_few})"
+            line += f" | drift {score}, {plural(drift.added, 'prompt')} added"
+        self._print(line)

@@ -48,7 +48,7 @@ class Finetune(LinearHeadMethod):
         self, backbone: FrozenViT, classes: int, randomness: Randomness, config: MethodConfig
     ) -> None:
         super().__init__(backbone, classes, randomness, config)
-        self.network = backbone.thawed() if self.trains_network else None
+        self.network = backbone.trainable_copy() if self.trains_network else None
 
     @property
     def trains_network(self) -> bool:

@@ -149,12 +149,12 @@ class MoeAdapters(Method):
         """CLS features `[B, D]` with the routers `domain` `[B]`, or with the current one."""
         blocks = list(self._blocks())
 
-        def beside(layer: int, tokens: Tensor) -> Tensor:
+        def adapters(layer: int, tokens: Tensor) -> Tensor:
             gates = blocks[layer].route(tokens[:, 0], domain, noise)
             added: Tensor = blocks[layer](tokens, gates, dropout)
             return added
 
-        return cast(Tensor, self.backbone(images, beside=beside)).float()
+        return cast(Tensor, self.backbone(images, parallel=adapters)).float()
 
     def _domain_of(self, images: Tensor) -> Tensor | None:
         """Selected domain of each image `[B]`; None if there is only one."""
@@ -207,13 +207,13 @@ class MoeAdapters(Method):
         blocks = list(self._blocks())
         chosen: list[Tensor] = []
 
-        def beside(layer: int, tokens: Tensor) -> Tensor:
+        def adapters(layer: int, tokens: Tensor) -> Tensor:
             gates = blocks[layer].route(tokens[:, 0])
             chosen.append(gates.one_hot(blocks[layer].experts).any(1))
             added: Tensor = blocks[layer](tokens, gates)
             return added
 
-        self.backbone(images, beside=beside)
+        self.backbone(images, parallel=adapters)
         return torch.stack(chosen, 1)
 
     # ------------------------------------------------------------------ accounting

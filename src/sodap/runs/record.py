@@ -271,8 +271,6 @@ class RunContext(Schema):
     search: SearchInfo | None = None
     variant: str | None = None
     """The method with changed options, such as `l2p@faithful`; None for the plain method."""
-    ablation: str | None = None
-    """Name of the variant in an ablation."""
 
 
 class RunRecord(RunContext):

@@ -7,6 +7,7 @@ FOLDER/steps/         losses and learned weights of every step
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from pathlib import Path
@@ -84,7 +85,7 @@ class RunLog:
             self._written = (len(self.stages), now)
             self.record = self.record.model_copy(update=now | self._results())
         # As bytes: the objects that they are made from change before the bytes are written.
-        self._lines += [row.model_dump_json() + "\n" for row in rows[len(self._lines) :]]
+        self._lines += [json.dumps(row.model_dump()) + "\n" for row in rows[len(self._lines) :]]
         contents = {"log.jsonl": "".join(self._lines).encode()}
         if changed:
             contents["record.json"] = as_json(self.record.model_dump(mode="json"))

@@ -28,8 +28,6 @@ from sodap.runs.record import RunRecord
 MAIN = "residual-sodap"
 CONSTANT = "constant"
 """Row of the classifier that always predicts the most frequent class of the first domain."""
-FULL = "full"
-"""Name of the complete method in an ablation."""
 
 
 @dataclass(frozen=True)
@@ -49,8 +47,6 @@ class StreamTable:
     """Rows with changed options -> row of the unchanged method."""
     unequal: Sequence[str] = ()
     """Sentences about settings that differ between rows and should be equal."""
-    full: str | None = None
-    """Row of the complete method, in an ablation."""
 
     @property
     def title(self) -> str:
@@ -130,8 +126,8 @@ class StreamTable:
             )
         if len(self.methods) < 2:
             return None
-        if asked or self.full:
-            return asked or self.full
+        if asked is not None:
+            return asked
         return MAIN if MAIN in self.scores else (self.ranked or self.methods)[0]
 
 
@@ -186,7 +182,6 @@ def _table(stream: str, backbone: str, rows: Mapping[str, Mapping[int, Result]])
         constant_class,
         {row: record.config.method for row, record in runs if record.variant},
         unequal_settings(rows),
-        next((row for row, record in runs if record.ablation == FULL), None),
     )
 
 

@@ -17,7 +17,7 @@ from timm.models.vision_transformer import Block
 from torch import Tensor, nn
 
 from sodap.backbones import FrozenViT, build_backbone
-from sodap.backbones.block import with_cls
+from sodap.backbones.block import replace_cls
 from sodap.backbones.patches import _is_product, _product, embed
 
 NETWORKS: dict[str, Callable[[], FrozenViT]] = {
@@ -107,13 +107,13 @@ def test_who_listens_to_a_block_hears_it() -> None:
 
 def test_the_last_block_is_short_behind_any_port(monkeypatch: pytest.MonkeyPatch) -> None:
     network = build_backbone("micro")
-    images, short, to_cls = images_for(network), [], network._to_cls
+    images, short, to_cls = images_for(network), [], network._block_for_cls
 
     def count(*given: Any) -> Tensor:
         short.append(1)
         return to_cls(*given)
 
-    monkeypatch.setattr(network, "_to_cls", count)
+    monkeypatch.setattr(network, "_block_for_cls", count)
     network(images)
     network(images, lambda layer, tokens: tokens)
     network(images, cls=lambda layer, tokens: tokens[:, 0])
@@ -137,9 +137,9 @@ def test_a_block_with_steps_of_its_own_is_not_taken_apart() -> None:
 
 def test_a_choice_is_an_exchange() -> None:
     tokens, cls = torch.randn(3, 5, 8), torch.randn(3, 8, dtype=torch.float64)
-    chosen = torch.compile(with_cls, backend="eager")
+    chosen = torch.compile(replace_cls, backend="eager")
     with torch.no_grad():
-        assert torch.equal(chosen(tokens, cls), with_cls(tokens, cls))
+        assert torch.equal(chosen(tokens, cls), replace_cls(tokens, cls))
 
 
 def patches(**options: Any) -> PatchEmbed:
