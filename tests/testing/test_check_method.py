@@ -54,7 +54,7 @@ class NoScalar(Sound):
 
 
 class LooksAround(Sound):
-    """It compares an image with the others of its batch."""
+    """Its logits depend on the other images of the batch."""
 
     def forward(self, images: Tensor) -> Tensor:
         logits = super().forward(images)
@@ -62,7 +62,7 @@ class LooksAround(Sound):
 
 
 class Remembers(Sound):
-    """Its answer depends on how often it was asked."""
+    """Its logits depend on how often it was called."""
 
     def forward(self, images: Tensor) -> Tensor:
         if not self.training:
@@ -71,7 +71,7 @@ class Remembers(Sound):
 
 
 class MovesTheFrozen(Sound):
-    """It changes a buffer in every step and does not say so."""
+    """It changes a buffer in every step without declaring it."""
 
     def after_step(self) -> None:
         self.extra.add_(1e-6)
@@ -99,21 +99,21 @@ class GrowsInSteps(Sound):
 
 
 class UnderstatesItself(Sound):
-    """It says that a single number trains."""
+    """Its trainable_count is 1."""
 
     def trainable_count(self) -> int:
         return 1
 
 
 class OverstatesItself(Sound):
-    """It counts the backbone."""
+    """Its trainable_count includes the backbone."""
 
     def trainable_count(self) -> int:
         return sum(parameter.numel() for parameter in self.parameters())
 
 
 class DrawsAnywhere(Sound):
-    """It draws from torch's own generator."""
+    """It draws from torch's global generator."""
 
     def losses(self, batch: Batch) -> dict[str, Tensor]:
         noise = torch.randn(len(batch.labels), self.classes, device=batch.images.device)
@@ -121,7 +121,7 @@ class DrawsAnywhere(Sound):
 
 
 class HidesATensor(Sound):
-    """It keeps features in a list."""
+    """It stores labels in a list."""
 
     def __init__(
         self, backbone: FrozenViT, classes: int, randomness: Randomness, config: MethodConfig
@@ -138,7 +138,7 @@ SHELF: list[Tensor] = []
 
 
 class HidesOnTheClass(Sound):
-    """It keeps a tensor where all of its kind find it."""
+    """It stores a tensor in a class attribute."""
 
     shelf = SHELF
 
@@ -148,7 +148,7 @@ class HidesOnTheClass(Sound):
 
 
 class HidesAModule(Sound):
-    """Its second head is in a plain list, where no save finds it."""
+    """It has a module in a plain list."""
 
     def __init__(
         self, backbone: FrozenViT, classes: int, randomness: Randomness, config: MethodConfig
@@ -158,7 +158,7 @@ class HidesAModule(Sound):
 
 
 class GrowsWithImages(Sound):
-    """It keeps a label of every image, in its state, and declares numbers only."""
+    """It stores a label of every image, but declares no images."""
 
     stores = "labels"
 
@@ -176,7 +176,7 @@ class GrowsWithImages(Sound):
 
 
 class KeepsAnImage(Sound):
-    """It keeps one image and declares a statistic."""
+    """It stores an image and declares a statistic."""
 
     stores = "a statistic"
 
@@ -196,20 +196,20 @@ class KeepsAnImage(Sound):
 
 
 class SaysNothingIsStored(Sound):
-    """It declares an asset, and says in words that there is none."""
+    """It lists an asset, but `stores` is `nothing`."""
 
     def stored(self) -> list[Asset]:
         return [Asset("extra", "statistics", self.extra.nbytes)]
 
 
 class SaysMoreThanItStores(Sound):
-    """It says in words that it stores something, and lists nothing."""
+    """It lists no asset, but `stores` names one."""
 
     stores = "a teacher"
 
 
 class ForgetsToSave(Sound):
-    """What it predicts depends on a number that is not part of its state."""
+    """Its logits depend on a number outside its state."""
 
     scale = 1.0
 
@@ -222,7 +222,7 @@ class ForgetsToSave(Sound):
 
 
 class CountsItsSteps(Sound):
-    """What it learns depends on how many steps this object has taken: no resume can know."""
+    """Its losses depend on a step count outside its state."""
 
     taken = 0
 
@@ -290,20 +290,20 @@ class NeedsFullPrecision(Sound):
 
 
 class CannotBeCompiled(Sound):
-    """Captured, it says something else."""
+    """Compiled, it returns other logits."""
 
     def forward(self, images: Tensor) -> Tensor:
         return super().forward(images) + torch.compiler.is_compiling() * torch.arange(3)
 
 
 class SilentConfig(SequentialConfig):
-    """An option without a meaning."""
+    """An option without a description."""
 
     pull: float = 1.0
 
 
 class Unexplained(Sound):
-    """It has an option that says nothing."""
+    """It has an option without a description."""
 
     Config = SilentConfig
 
@@ -322,44 +322,48 @@ class Demanding(Sound):
 
 BROKEN: list[tuple[type[Sound], str, str]] = [
     (NoNumber, "losses_are_finite", "ce is not finite"),
-    (NoScalar, "losses_are_finite", r"'ce' is no scalar but \[24\]"),
-    (LooksAround, "each_image_counts_alone", "asked alone, an image gets another answer"),
-    (Remembers, "each_image_counts_alone", "asked once more"),
-    (MovesTheFrozen, "frozen_stays_frozen", "stage 1 moved 'extra'"),
+    (NoScalar, "losses_are_finite", r"'ce' is not a scalar but \[24\]"),
+    (
+        LooksAround,
+        "predictions_are_independent_of_the_batch",
+        "predicted alone, a prob",
+    ),
+    (Remembers, "predictions_are_independent_of_the_batch", "predicted again"),
+    (MovesTheFrozen, "frozen_stays_frozen", "stage 1 changed 'extra'"),
     (MovesTheBackbone, "frozen_stays_frozen", "the frozen backbone was changed"),
     (GrowsInSteps, "frozen_stays_frozen", "stage 1 added or dropped 'late'"),
-    (UnderstatesItself, "trainable_count_is_true", "it says 1, but"),
-    (OverstatesItself, "trainable_count_is_true", r"in stage 1 it says \d+"),
-    (DrawsAnywhere, "a_seed_decides_everything", "differs in 'head.bias', 'head.weight'"),
-    (HidesATensor, "nothing_is_hidden", r"'kept\[0\]\['labels'\]'"),
-    (HidesOnTheClass, "nothing_is_hidden", r"'shelf\[0\]'"),
-    (HidesAModule, "nothing_is_hidden", r"'heads\[0\]\.bias', 'heads\[0\]\.weight'"),
-    (HidesATensor, "what_is_kept_is_declared", "it holds 384 bytes more"),
-    (GrowsWithImages, "what_is_kept_is_declared", "it holds 192 bytes more"),
-    (KeepsAnImage, "what_is_kept_is_declared", "'statistic' looks like images"),
-    (SaysNothingIsStored, "what_is_kept_is_declared", "says 'nothing', but `stored` lists 1"),
-    (SaysMoreThanItStores, "what_is_kept_is_declared", "'a teacher', but `stored` lists 0"),
-    (ForgetsToSave, "a_saved_learner_goes_on", "it predicts something else"),
-    (TakesAnyState, "a_saved_learner_goes_on", "accepts an empty state"),
+    (UnderstatesItself, "trainable_count_is_right", "it is 1, but"),
+    (OverstatesItself, "trainable_count_is_right", r"in stage 1 it is \d+"),
+    (DrawsAnywhere, "the_seed_determines_everything", "differs in 'head.bias', 'head.weight'"),
+    (HidesATensor, "all_tensors_are_in_the_state", r"'kept\[0\]\['labels'\]'"),
+    (HidesOnTheClass, "all_tensors_are_in_the_state", r"'shelf\[0\]'"),
+    (HidesAModule, "all_tensors_are_in_the_state", r"'heads\[0\]\.bias', 'heads\[0\]\.weight'"),
+    (HidesATensor, "stored_data_is_declared", "it holds 384 bytes more"),
+    (GrowsWithImages, "stored_data_is_declared", "it holds 192 bytes more"),
+    (KeepsAnImage, "stored_data_is_declared", "'statistic' has the shape of images"),
+    (SaysNothingIsStored, "stored_data_is_declared", "`stores` is 'nothing', but `stored` lists 1"),
+    (SaysMoreThanItStores, "stored_data_is_declared", "'a teacher', but `stored` lists 0"),
+    (ForgetsToSave, "a_saved_learner_continues", "predicts something else"),
+    (TakesAnyState, "a_saved_learner_continues", "accepts an empty state"),
     (
         CountsItsSteps,
-        "a_stage_goes_on_after_an_epoch",
+        "a_stage_resumes_after_an_epoch",
         "the last step after a resume differs in 'head",
     ),
-    (KnowsThreeClasses, "any_number_of_classes", "of 2 classes it knows 3"),
+    (KnowsThreeClasses, "any_number_of_classes", "3 logits for 2 classes"),
     (NeedsEveryClass, "a_class_may_be_missing", "after stage 1 some logits are not finite"),
     (NeedsASecondBatch, "a_stage_may_be_one_batch", "ValueError: not enough values"),
     (NeedsTwoImages, "a_stage_may_be_one_image", "ZeroDivisionError"),
-    (NeedsFullPrecision, "precision_changes_little", "a probability changes by"),
+    (NeedsFullPrecision, "bf16_changes_little", "a probability changes by"),
     (CannotBeCompiled, "a_compiled_forward_agrees", "compiled, a probability changes by"),
-    (Unexplained, "says_what_it_is", "option 'pull' has no description"),
-    (Demanding, "says_what_it_is", "option 'pull' has no default"),
+    (Unexplained, "describes_itself", "option 'pull' has no description"),
+    (Demanding, "describes_itself", "option 'pull' has no default"),
 ]
 
 
 @pytest.fixture
 def registered(monkeypatch: pytest.MonkeyPatch) -> Any:
-    """Make a class the one that is called `subject`."""
+    """Register a class under the name `subject`."""
 
     def register(method: type[Sound]) -> None:
         monkeypatch.setitem(registry._METHODS, "subject", method)
@@ -378,7 +382,7 @@ def registered(monkeypatch: pytest.MonkeyPatch) -> Any:
         for case in BROKEN
     ],
 )
-def test_a_broken_promise_is_found_out(
+def test_a_broken_promise_is_found(
     registered: Any, method: type[Sound], promise: str, reason: str
 ) -> None:
     registered(method)
@@ -387,8 +391,8 @@ def test_a_broken_promise_is_found_out(
     assert str(broken.value).startswith(f"method 'subject' breaks the promise {promise} (")
 
 
-def test_every_promise_is_broken_by_someone() -> None:
-    """A check that nothing can fail is no check; that of the GPU needs one to fail on."""
+def test_every_check_can_fail() -> None:
+    """Except the one that needs a GPU."""
     assert {promise for _, promise, _ in BROKEN} == CHECKS.keys() - NEEDS_GPU
 
 
@@ -400,18 +404,20 @@ def test_a_sound_method_passes(registered: Any) -> None:
 
 def test_the_first_broken_promise_ends_the_trial(registered: Any) -> None:
     registered(LooksAround)
-    with pytest.raises(BrokenPromise, match="breaks the promise each_image_counts_alone"):
+    with pytest.raises(
+        BrokenPromise, match="breaks the promise predictions_are_independent_of_the_batch"
+    ):
         check_method("subject")
 
 
 class AllowedToMove(MovesTheFrozen):
-    """It changes a buffer in every step and says so."""
+    """It changes a buffer in every step and declares it."""
 
     running = ("ext*",)
 
 
 class AllowedToDerive(Sound):
-    """It holds a table that follows from its state."""
+    """It has tensors that are derived from its state and declares them."""
 
     derived = ("table",)
 
@@ -421,7 +427,7 @@ class AllowedToDerive(Sound):
 
 
 class DeclaresImages(KeepsAnImage):
-    """It keeps one image and says so."""
+    """It stores an image and declares it."""
 
     stores = "an image"
 
@@ -430,17 +436,17 @@ class DeclaresImages(KeepsAnImage):
 
 
 class GivesAReason(CannotBeCompiled):
-    """It cannot be compiled and says why."""
+    """It cannot be compiled and declares why."""
 
-    not_compiled = "it asks whether it is being compiled"
+    not_compiled = "its result depends on whether it is compiled"
 
 
 @pytest.mark.parametrize(
     ("method", "promise"),
     [
         (AllowedToMove, "frozen_stays_frozen"),
-        (AllowedToDerive, "nothing_is_hidden"),
-        (DeclaresImages, "what_is_kept_is_declared"),
+        (AllowedToDerive, "all_tensors_are_in_the_state"),
+        (DeclaresImages, "stored_data_is_declared"),
         (GivesAReason, "a_compiled_forward_agrees"),
     ],
 )
@@ -461,9 +467,9 @@ def test_options_reach_the_method() -> None:
     assert trial.learner().method.config.model_dump() == {"distance": "euclid"}
 
 
-def test_the_saved_copy_goes_when_the_trial_does() -> None:
+def test_the_saved_model_is_deleted_with_the_trial() -> None:
     trial = Trial("ncm")
-    folder = Path(trial.taught.folder)
+    folder = Path(trial.trained.folder)
     assert (folder / "model.json").is_file()
     del trial
     assert not folder.exists()

@@ -1,11 +1,11 @@
-"""Promises of the contract as tests, for the methods here and for those of other packages.
+"""Conformance tests for methods, also for those of other packages.
 
     from sodap.testing import check_method
 
     def test_mine() -> None:
         check_method("mine")
 
-`CHECKS` holds them one by one, for a test runner that reports each on its own.
+`CHECKS` has the single checks by name, for a test runner that reports each of them.
 """
 
 from sodap.testing.promises import CHECKS, NEEDS_GPU, SLOW, check_method

@@ -1,4 +1,4 @@
-"""A stream that is made in a moment and learned in another."""
+"""Tiny streams that are quick to make and to learn."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from sodap.streams import Domain, Split, Stream
 
 
 def tiny_split(count: int, classes: int, tint: float, seed: int, size: int = 32) -> Split:
-    """Noisy images whose class is the place of a bright stripe and whose domain is the tint."""
+    """Noisy images; the position of a bright stripe is the class, the tint is the domain."""
     generator = torch.Generator().manual_seed(seed)
     labels = torch.arange(count) % classes
     images = torch.rand(count, 3, size, size, generator=generator) * 90
@@ -20,7 +20,7 @@ def tiny_split(count: int, classes: int, tint: float, seed: int, size: int = 32)
 
 
 def tiny_stream(domains: int = 2, classes: int = 3, count: int = 24, *, size: int = 32) -> Stream:
-    """Stripes in `domains` domains, `count` training images each; always the same ones."""
+    """A stream of stripes with `count` training images per domain; always the same images."""
     return Stream(
         "stripes",
         tuple(f"class {c}" for c in range(classes)),

@@ -1,4 +1,4 @@
-"""A method on trial: taught two tiny stages once, watched all the way, and asked many things."""
+"""A method trained on two tiny domains, for the conformance checks."""
 
 from __future__ import annotations
 
@@ -18,68 +18,69 @@ from sodap.learning import Learner, StageProgress, Training
 from sodap.learning.progress import snapshot
 from sodap.methods import Method, find_method
 from sodap.streams import Domain, MissingClassWarning, Stream, union
-from sodap.testing.streams import tiny_stream
+from sodap.testing.streams import tiny_stream as make_stream
 
-SIDE = 16  # pixels
+SIDE = 16
+"""Side of the images in pixels."""
 
 
-class BrokenPromise(AssertionError):  # noqa: N818 (it is not an error of the test)
-    """A method does not do what its contract says."""
+class BrokenPromise(AssertionError):  # noqa: N818 (a failed check is not an error)
+    """A method does not keep its contract."""
 
 
 @dataclass(frozen=True)
-class Steps:
-    """What the training steps of one stage did, from the first to the last of them."""
+class StageSteps:
+    """State of a method before and after the training steps of one stage."""
 
     stage: int
     before: Mapping[str, Tensor]
-    """The state when the stage had begun and nothing was trained yet."""
+    """State after `begin_stage`, before the first step."""
     after: Mapping[str, Tensor]
-    """The state after the last step, before the best epoch is restored."""
+    """State after the last step, before the best epoch is restored."""
     trained: frozenset[str]
-    """Names in the state that the optimiser was given."""
-    claimed: int
-    """What `trainable_count` said."""
+    """Names of the parameters in the optimiser."""
+    declared: int
+    """What `trainable_count` returned."""
 
     @property
-    def moved(self) -> int:
-        """Numbers that are not what they were."""
+    def changed(self) -> int:
+        """Number of trained scalars that changed."""
         return sum(int((self.before[name] != self.after[name]).sum()) for name in self.trained)
 
     @property
-    def offered(self) -> int:
-        """Numbers that the optimiser was given."""
+    def optimised(self) -> int:
+        """Number of scalars in the optimiser."""
         return sum(self.before[name].numel() for name in self.trained)
 
 
 @dataclass(frozen=True)
-class Midway:
-    """A stage that was left after its first epoch, as a checkpoint holds it."""
+class InterruptedStage:
+    """State and progress of a stage after its first epoch, as in a checkpoint."""
 
     state: dict[str, Tensor]
     progress: StageProgress
 
 
 @dataclass
-class Taught:
-    """A learner that has learned both domains, and what was kept on the way there."""
+class TrainedLearner:
+    """A learner that has learned two domains, with snapshots from its training."""
 
     learner: Learner
     folder: str
-    """Where the learner was saved between the two stages."""
+    """Folder of the model that was saved after stage 1."""
     first_state: dict[str, Tensor]
-    """Its state then."""
+    """State after stage 1."""
     first_logits: Tensor
-    """What it said then of the test images of the first domain."""
-    steps: list[Steps] = field(default_factory=list)
-    """Of each stage; empty for a method that takes none."""
-    midway: Midway | None = None
-    """Of the second stage."""
+    """Logits of the first domain's test images after stage 1."""
+    steps: list[StageSteps] = field(default_factory=list)
+    """Training steps of each stage; empty for a closed form."""
+    interrupted: InterruptedStage | None = None
+    """Stage 2 after its first epoch; None for a closed form."""
 
 
 @dataclass(frozen=True)
 class Trial:
-    """One method with its options on one device; what is costly is done once."""
+    """One method with its options on one device. It is trained only once, for all checks."""
 
     method: str
     options: Mapping[str, Any] = field(default_factory=dict)
@@ -87,11 +88,11 @@ class Trial:
 
     @property
     def tolerance(self) -> float:
-        """How far two probabilities may differ that should be the same."""
+        """Largest difference of two probabilities that count as equal."""
         return 1e-5 if self.device == "cpu" else 1e-3
 
-    def same(self, one: Tensor, two: Tensor) -> bool:
-        """To the bit on a processor; a GPU adds up in any order."""
+    def equal(self, one: Tensor, two: Tensor) -> bool:
+        """Whether tensors are equal: to the bit on a CPU, to rounding on a GPU."""
         if one.shape != two.shape or one.dtype != two.dtype:
             return False
         if self.device == "cpu" or not one.is_floating_point():
@@ -102,15 +103,19 @@ class Trial:
 
     @cached_property
     def stream(self) -> Stream:
-        return self.stripes()
+        """The stream that `trained` learns."""
+        return self.tiny_stream()
 
-    def stripes(self, classes: int = 3, count: int = 24) -> Stream:
-        """Two domains of images so small that a network has little to do."""
-        return tiny_stream(2, classes, count, size=SIDE)
+    def tiny_stream(self, classes: int = 3, count: int = 24) -> Stream:
+        """Two domains of very small images."""
+        return make_stream(2, classes, count, size=SIDE)
 
     def learner(self, classes: int = 3, *, epochs: int = 2, precision: str = "fp32") -> Learner:
-        """A fresh one. Batches of 16 leave a smaller one at the end; the decay is strong enough
-        to move whatever it should not touch."""
+        """Make an untrained learner.
+
+        Batches of 16 leave a smaller one at the end of an epoch. Weight decay is strong, so that it
+        visibly changes parameters that should be exempt from it.
+        """
         return Learner(
             [f"class {index}" for index in range(classes)],
             method=self.method,
@@ -121,8 +126,8 @@ class Trial:
             precision=precision,
         )
 
-    def teach(self, learner: Learner, domains: Sequence[Domain], **hooks: Any) -> None:
-        """The next domain of `domains`, or all up to it for an upper bound."""
+    def learn_next(self, learner: Learner, domains: Sequence[Domain], **hooks: Any) -> None:
+        """Learn the next of `domains`, or for an upper bound all up to it."""
         so_far = domains[: learner.stages_learned + 1]
         domain = union(so_far) if learner.method.learns_all_domains else so_far[-1]
         with warnings.catch_warnings():
@@ -130,37 +135,39 @@ class Trial:
             learner.learn(domain, **hooks)
 
     def logits(self, learner: Learner, images: Tensor) -> Tensor:
-        """Of uint8 images `[B, 3, H, W]`, on the CPU: `[B, C]`."""
+        """Logits `[B, C]` of uint8 images `[B, 3, H, W]`, on the CPU."""
         return learner.forward(images).float().cpu()
 
     @cached_property
-    def taught(self) -> Taught:
-        """Both stages of `stream`. Look, but do not train it further."""
+    def trained(self) -> TrainedLearner:
+        """A learner of both domains of `stream`, which checks must not train further."""
         learner, domains = self.learner(), self.stream.domains
-        steps = [self._watched(learner, domains)]
+        steps = [self._learn_and_observe(learner, domains)]
         folder = tempfile.mkdtemp(prefix="sodap-testing-")
         learner.save(folder)
-        taught = Taught(
+        trained = TrainedLearner(
             learner,
             folder,
             snapshot(learner.method.state()),
             self.logits(learner, domains[0].test.images),
         )
-        weakref.finalize(taught, shutil.rmtree, folder, ignore_errors=True)
+        weakref.finalize(trained, shutil.rmtree, folder, ignore_errors=True)
 
         def keep(progress: StageProgress) -> None:
             if progress.epoch == 1:
                 tensors = snapshot(progress.tensors())
                 copy = StageProgress.restore(progress.metadata(), tensors)
                 copy.history = list(copy.history)
-                taught.midway = Midway(snapshot(learner.method.state()), copy)
+                trained.interrupted = InterruptedStage(snapshot(learner.method.state()), copy)
 
-        steps.append(self._watched(learner, domains, on_epoch=keep))
-        taught.steps += [each for each in steps if each is not None]
-        return taught
+        steps.append(self._learn_and_observe(learner, domains, on_epoch=keep))
+        trained.steps += [each for each in steps if each is not None]
+        return trained
 
-    def _watched(self, learner: Learner, domains: Sequence[Domain], **hooks: Any) -> Steps | None:
-        """Teach the next domain; None where that took no training steps."""
+    def _learn_and_observe(
+        self, learner: Learner, domains: Sequence[Domain], **hooks: Any
+    ) -> StageSteps | None:
+        """Learn the next domain; None if that took no training steps."""
         method = learner.method
         begun: dict[str, Any] = {}
         after: dict[str, Tensor] = {}
@@ -170,24 +177,25 @@ class Trial:
             groups = groups_of(lr, weight_decay)
             begun["before"] = snapshot(method.state())
             begun["trained"] = _names(method, groups)
-            begun["claimed"] = method.trainable_count()
+            begun["declared"] = method.trainable_count()
             return groups
 
-        def look(epoch: int, done: int, total: int) -> None:
+        def observe(epoch: int, done: int, total: int) -> None:
             if done == total:
                 after.clear()
                 after.update(snapshot(method.state()))
 
-        # The loop asks what trains exactly once, between the beginning of a stage and its steps.
+        # The loop calls parameter_groups exactly once, between begin_stage and the first step.
         method.parameter_groups = begin  # type: ignore[method-assign]
         try:
-            self.teach(learner, domains, on_batch=look, **hooks)
+            self.learn_next(learner, domains, on_batch=observe, **hooks)
         finally:
             del method.parameter_groups
-        return Steps(learner.stages_learned, after=after, **begun) if begun else None
+        return StageSteps(learner.stages_learned, after=after, **begun) if begun else None
 
     @property
-    def gradient(self) -> bool:
+    def learns_by_gradient(self) -> bool:
+        """Whether the method has training steps."""
         return find_method(self.method).learns_by_gradient
 
 

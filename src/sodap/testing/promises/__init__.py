@@ -1,6 +1,7 @@
-"""What a method promises, one function a promise.
+"""Promises of the contract, one check each.
 
-Each takes a `Trial` and raises `BrokenPromise` with the reason. Their first line is the promise.
+A check takes a `Trial` and raises `BrokenPromise` with the reason. The first line of its docstring
+is the promise.
 """
 
 from __future__ import annotations
@@ -10,23 +11,29 @@ from typing import Any
 
 import torch
 
-from sodap.testing.promises.computing import a_compiled_forward_agrees, a_gpu_agrees_with_the_cpu
-from sodap.testing.promises.going_on import a_saved_learner_goes_on, a_stage_goes_on_after_an_epoch
-from sodap.testing.promises.judging import Check
-from sodap.testing.promises.keeping import nothing_is_hidden, what_is_kept_is_declared
-from sodap.testing.promises.odd_streams import (
+from sodap.testing.promises.checks import Check
+from sodap.testing.promises.describing import describes_itself
+from sodap.testing.promises.devices import a_compiled_forward_agrees, a_gpu_agrees_with_the_cpu
+from sodap.testing.promises.edge_cases import (
     a_class_may_be_missing,
     a_stage_may_be_one_batch,
     a_stage_may_be_one_image,
     any_number_of_classes,
 )
-from sodap.testing.promises.predicting import each_image_counts_alone, precision_changes_little
-from sodap.testing.promises.saying import says_what_it_is
+from sodap.testing.promises.predicting import (
+    bf16_changes_little,
+    predictions_are_independent_of_the_batch,
+)
+from sodap.testing.promises.resuming import (
+    a_saved_learner_continues,
+    a_stage_resumes_after_an_epoch,
+)
+from sodap.testing.promises.storing import all_tensors_are_in_the_state, stored_data_is_declared
 from sodap.testing.promises.training import (
-    a_seed_decides_everything,
     frozen_stays_frozen,
     losses_are_finite,
-    trainable_count_is_true,
+    the_seed_determines_everything,
+    trainable_count_is_right,
 )
 from sodap.testing.trial import Trial
 
@@ -35,17 +42,17 @@ __all__ = ["CHECKS", "NEEDS_GPU", "SLOW", "check_method"]
 CHECKS: dict[str, Check] = {
     check.__name__: check
     for check in (
-        says_what_it_is,
+        describes_itself,
         losses_are_finite,
         frozen_stays_frozen,
-        trainable_count_is_true,
-        a_seed_decides_everything,
-        each_image_counts_alone,
-        precision_changes_little,
-        nothing_is_hidden,
-        what_is_kept_is_declared,
-        a_saved_learner_goes_on,
-        a_stage_goes_on_after_an_epoch,
+        trainable_count_is_right,
+        the_seed_determines_everything,
+        predictions_are_independent_of_the_batch,
+        bf16_changes_little,
+        all_tensors_are_in_the_state,
+        stored_data_is_declared,
+        a_saved_learner_continues,
+        a_stage_resumes_after_an_epoch,
         any_number_of_classes,
         a_class_may_be_missing,
         a_stage_may_be_one_batch,
@@ -54,13 +61,13 @@ CHECKS: dict[str, Check] = {
         a_gpu_agrees_with_the_cpu,
     )
 }
-"""All promises by name, the simple ones first."""
+"""All checks by name, simple ones first."""
 
 SLOW = {"a_compiled_forward_agrees"}
-"""Those that take more than a second or two."""
+"""Checks that take more than a second or two."""
 
 NEEDS_GPU = {"a_gpu_agrees_with_the_cpu"}
-"""Those that say something only where there is a GPU."""
+"""Checks that need a GPU."""
 
 
 def check_method(
@@ -70,13 +77,14 @@ def check_method(
     device: str = "cpu",
     slow: bool = False,
 ) -> None:
-    """Teach a registered method tiny streams and raise at the first promise that it breaks.
+    """Train a registered method on tiny streams and raise `BrokenPromise` if a check fails.
 
-    `slow` adds the checks that compile. Where there is a GPU it is used in any case; `device`
-    says where everything else is computed.
+    Args:
+        device: where to compute; if there is a GPU, one check uses it in any case.
+        slow: also run the checks that compile.
     """
     trial = Trial(name, options or {}, device)
-    trial.learner()  # options that do not fit are the caller's mistake and break no promise
+    trial.learner()  # wrong options are an error of the caller and break no promise
     for key, check in CHECKS.items():
         if (slow or key not in SLOW) and (torch.cuda.is_available() or key not in NEEDS_GPU):
             check(trial)

@@ -1,51 +1,51 @@
-"""A prediction depends on its image alone, and hardly on the precision."""
+"""Checks of predictions."""
 
 from __future__ import annotations
 
 import torch
 
 from sodap.learning import load
-from sodap.testing.promises.judging import demand, promise
+from sodap.testing.promises.checks import promise, require
 from sodap.testing.trial import Trial
 
 
 @promise
-def each_image_counts_alone(trial: Trial) -> None:
-    """The logits of an image depend on nothing but the image: not on its batch, not on order."""
-    learner, images = trial.taught.learner, trial.stream.domains[0].test.images
+def predictions_are_independent_of_the_batch(trial: Trial) -> None:
+    """The logits of an image depend only on the image, not on its batch."""
+    learner, images = trial.trained.learner, trial.stream.domains[0].test.images
     whole = trial.logits(learner, images)
     classes = len(learner.classes)
-    demand(
+    require(
         whole.shape == (len(images), classes),
         f"logits of {len(images)} images and {classes} classes are {list(whole.shape)}",
     )
-    demand(bool(whole.isfinite().all()), "some logits are not finite")
+    require(bool(whole.isfinite().all()), "some logits are not finite")
     order = torch.randperm(len(images), generator=torch.Generator().manual_seed(1))
     others = trial.stream.domains[1].test.images
-    ways = {
-        "asked once more": trial.logits(learner, images),
-        "asked alone": torch.cat([trial.logits(learner, image[None]) for image in images[:6]]),
-        "asked in another order": trial.logits(learner, images[order])[order.argsort()],
-        "asked with other images": trial.logits(learner, torch.cat([others, images]))[
+    variants = {
+        "predicted again": trial.logits(learner, images),
+        "predicted alone": torch.cat([trial.logits(learner, image[None]) for image in images[:6]]),
+        "predicted in another order": trial.logits(learner, images[order])[order.argsort()],
+        "predicted with other images": trial.logits(learner, torch.cat([others, images]))[
             len(others) :
         ],
     }
-    for way, found in ways.items():
+    for variant, found in variants.items():
         expected = whole[: len(found)].softmax(-1)
         change = float((found.softmax(-1) - expected).abs().max())
-        demand(
+        require(
             change <= trial.tolerance,
-            f"{way}, an image gets another answer: a probability changes by {change:.2g}",
+            f"{variant}, a probability of an image changes by {change:.2g}",
         )
 
 
 @promise
-def precision_changes_little(trial: Trial) -> None:
-    """In bf16 it learns, and what was learned in float32 is said again, nearly."""
-    half = load(trial.taught.folder, device=trial.device, precision="bf16")
+def bf16_changes_little(trial: Trial) -> None:
+    """In bf16 it learns, and predicts nearly the same as in float32."""
+    half = load(trial.trained.folder, device=trial.device, precision="bf16")
     found = trial.logits(half, trial.stream.domains[0].test.images).softmax(-1)
-    change = float((found - trial.taught.first_logits.softmax(-1)).abs().max())
-    demand(change <= 0.1, f"a probability changes by {change:.2g}")
-    trial.teach(half, trial.stream.domains)
+    change = float((found - trial.trained.first_logits.softmax(-1)).abs().max())
+    require(change <= 0.1, f"a probability changes by {change:.2g}")
+    trial.learn_next(half, trial.stream.domains)
     found = trial.logits(half, trial.stream.domains[0].test.images)
-    demand(bool(found.isfinite().all()), "after a stage in bf16 some logits are not finite")
+    require(bool(found.isfinite().all()), "after a stage in bf16 some logits are not finite")

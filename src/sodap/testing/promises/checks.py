@@ -1,4 +1,4 @@
-"""How a promise is judged: what is demanded, and what is said where it is broken."""
+"""Helpers of the checks."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ Check = Callable[[Trial], None]
 
 
 def promise(check: Check) -> Check:
-    """Whatever goes wrong in a check names the method and the promise."""
+    """Raise every failure of a check as a `BrokenPromise` with the method and the promise."""
 
     @functools.wraps(check)
-    def judged(trial: Trial) -> None:
-        said = (inspect.getdoc(check) or "").partition("\n")[0]
-        verdict = f"method '{trial.method}' breaks the promise {check.__name__} ({said})"
+    def checked(trial: Trial) -> None:
+        promised = (inspect.getdoc(check) or "").partition("\n")[0]
+        verdict = f"method '{trial.method}' breaks the promise {check.__name__} ({promised})"
         try:
             check(trial)
         except BrokenPromise as broken:
@@ -29,27 +29,29 @@ def promise(check: Check) -> Check:
             kind = "" if isinstance(error, SodapError) else f"{type(error).__name__}: "
             raise BrokenPromise(f"{verdict}: {kind}{error}") from error
 
-    return judged
+    return checked
 
 
-def demand(kept: bool, otherwise: str) -> None:
+def require(kept: bool, otherwise: str) -> None:
+    """Raise `BrokenPromise` with a reason unless `kept`."""
     if not kept:
         raise BrokenPromise(otherwise)
 
 
-def same_state(
+def require_equal_states(
     trial: Trial, found: Mapping[str, Tensor], expected: Mapping[str, Tensor], what: str
 ) -> None:
-    demand(
+    """Require the same names and tensors; `what` describes `found` in the message."""
+    require(
         found.keys() == expected.keys(),
-        f"{what} has or lacks {listed(found.keys() ^ expected.keys())}",
+        f"{what} has or lacks {quoted(found.keys() ^ expected.keys())}",
     )
-    other = [name for name in expected if not trial.same(found[name], expected[name])]
-    demand(not other, f"{what} differs in {listed(other)}")
+    other = [name for name in expected if not trial.equal(found[name], expected[name])]
+    require(not other, f"{what} differs in {quoted(other)}")
 
 
-def listed(names: Iterable[str]) -> str:
-    """The first few of many."""
+def quoted(names: Iterable[str]) -> str:
+    """The first four names, quoted, and the number of further ones."""
     shown = sorted(names)
     rest = f" and {len(shown) - 4} more" if len(shown) > 4 else ""
     return ", ".join(f"'{name}'" for name in shown[:4]) + rest

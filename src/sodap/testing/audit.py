@@ -1,4 +1,4 @@
-"""All that a method holds on to, in its state or beside it."""
+"""Search for all tensors that a method holds, in its state or outside."""
 
 from __future__ import annotations
 
@@ -20,36 +20,36 @@ _OPAQUE = (FunctionType, BuiltinFunctionType, MethodType, ModuleType, torch.Gene
 
 @dataclass(frozen=True)
 class Holding:
-    """Something that holds numbers."""
+    """A tensor, array or byte string that a method holds."""
 
     name: str
-    """Where it hangs: `head.weight`, `memory._table[2]`."""
+    """Attribute path: `head.weight`, `memory._table[2]`."""
     bytes: int
     shape: tuple[int, ...]
 
 
 def in_state(method: Method) -> Iterator[Holding]:
-    """Parameters and buffers, also those that are not saved; without the backbone."""
+    """Parameters and buffers (saved or not) without those of the backbone."""
     tensors = [*method.named_parameters(), *method.named_buffers()]
     for name, tensor in tensors:
         if not name.startswith("backbone."):
             yield Holding(name, tensor.nbytes, tuple(tensor.shape))
 
 
-def beside_state(method: Method) -> Iterator[Holding]:
-    """Tensors, arrays and bytes on the method, its modules and their classes, outside the state."""
+def outside_state(method: Method) -> Iterator[Holding]:
+    """Tensors, arrays and bytes among the attributes of the modules and their classes."""
     known = {tensor.untyped_storage().data_ptr() for tensor in _all_tensors(method)}
     seen: set[int] = set()
     for path, module in method.named_modules():
         if path == "backbone" or path.startswith("backbone."):
             continue
         prefix = f"{path}." if path else ""
-        for name, value in _own(module):
-            yield from _found(f"{prefix}{name}", value, known, seen)
+        for name, value in _attributes(module):
+            yield from _search(f"{prefix}{name}", value, known, seen)
 
 
 def is_derived(method: Method, name: str) -> bool:
-    """Whether the method says that the attribute `name` is made anew from its state."""
+    """Whether the method declares in `derived` that it recomputes the attribute from its state."""
     return any(
         name == pattern
         or fnmatchcase(name, pattern)
@@ -63,8 +63,8 @@ def _all_tensors(method: Method) -> Iterator[Tensor]:
     yield from method.buffers()
 
 
-def _own(module: nn.Module) -> Iterator[tuple[str, Any]]:
-    """What hangs on a module and on its classes besides parameters, buffers and modules."""
+def _attributes(module: nn.Module) -> Iterator[tuple[str, Any]]:
+    """Attributes of a module and its classes besides parameters, buffers and submodules."""
     for name, value in vars(module).items():
         if name not in ("_parameters", "_buffers", "_modules"):
             yield name, value
@@ -76,8 +76,8 @@ def _own(module: nn.Module) -> Iterator[tuple[str, Any]]:
                 yield name, value
 
 
-def _found(name: str, value: Any, known: set[int], seen: set[int]) -> Iterator[Holding]:
-    """Follow containers and plain objects down to whatever holds numbers."""
+def _search(name: str, value: Any, known: set[int], seen: set[int]) -> Iterator[Holding]:
+    """Search containers and plain objects for tensors, arrays and bytes."""
     if isinstance(value, (*_SCALARS, *_OPAQUE)) or id(value) in seen:
         return
     seen.add(id(value))
@@ -88,15 +88,15 @@ def _found(name: str, value: Any, known: set[int], seen: set[int]) -> Iterator[H
         yield Holding(name, value.nbytes, value.shape)
     elif isinstance(value, (bytes, bytearray, memoryview)):
         yield Holding(name, len(value), (len(value),))
-    elif isinstance(value, nn.Module):  # in a plain list, say, where `state` does not find it
+    elif isinstance(value, nn.Module):  # for example in a plain list
         for key, tensor in (*value.named_parameters(), *value.named_buffers()):
-            yield from _found(f"{name}.{key}", tensor, known, seen)
+            yield from _search(f"{name}.{key}", tensor, known, seen)
     elif isinstance(value, Mapping):
         for key, each in value.items():
-            yield from _found(f"{name}[{key!r}]", each, known, seen)
+            yield from _search(f"{name}[{key!r}]", each, known, seen)
     elif isinstance(value, (list, tuple, set, frozenset)) or hasattr(value, "popleft"):
         for index, each in enumerate(value):
-            yield from _found(f"{name}[{index}]", each, known, seen)
+            yield from _search(f"{name}[{index}]", each, known, seen)
     elif hasattr(value, "__dict__"):
         for key, each in vars(value).items():
-            yield from _found(f"{name}.{key}", each, known, seen)
+            yield from _search(f"{name}.{key}", each, known, seen)
