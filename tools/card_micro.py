@@ -1,8 +1,8 @@
 """Measure the embedded backbone: `python -m tools.card_micro [--deit FILE]`.
 
-Ridge regressions on frozen features of the `digits` stream, one per domain, each tested on all four
-domains; for the micro ViT, for the same architecture at random, and for DeiT-Tiny if its weights
-are given. Writes `docs/micro-vit.json` and the tables of `docs/micro-vit.md`.
+Fits one ridge regression per domain of the `digits` stream to frozen features, and tests it on all
+four domains: for the micro ViT, for the same architecture with random weights, and for DeiT-Tiny if
+its weights are given. Writes `docs/micro-vit.json` and the tables of `docs/micro-vit.md`.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ RANDOM_SEEDS = (0, 1, 2)
 PENALTIES = [10.0**power for power in range(-2, 5)]
 
 Features = list[dict[str, Tensor]]
-"""Per domain and split, `[N, D]` in double precision."""
+"""Features `[N, D]` in double precision, per domain and split."""
 
 
 @torch.no_grad()

@@ -1,7 +1,7 @@
-"""Glyphs to pretrain on: letters, symbols and line drawings, never digits, painted without end.
+"""Synthetic images for pretraining: letters, symbols and line drawings, but no digits.
 
-The shapes are rasterised once, from matplotlib's fonts, into a bank of masks. All variety comes
-from the painting, which is torch from end to end and runs where the training runs.
+The shapes are rasterised once from matplotlib's fonts into a bank of masks. The painting adds all
+variety; it is written in torch and runs on the device of the training.
 """
 
 from __future__ import annotations
@@ -20,8 +20,8 @@ from torch import Tensor
 MASK = 64  # the side of a mask; the glyph in it is at most 48 high and 54 wide
 SIDE = 32  # the side of a painted image
 
-# One string a class: look-alikes share one, since size says nothing. O, o, I, l, 3-like З, 4-like Ч
-# and 6-like Б are left out because a digit looks just the same.
+# One string per class; characters that look alike at any size share a class. O, o, I, l, З, Ч and Б
+# are left out because they look like digits.
 CLASSES = (
     *("A", "B", "Cc", "D", "E", "F", "G", "H", "J", "Kk", "L", "M", "N", "P", "Q", "R", "Ss", "T"),
     *("Uu", "Vv", "Ww", "Xx", "Y", "Zz", "a", "b", "d", "e", "f", "g", "h", "i", "j", "m", "n"),
@@ -40,11 +40,11 @@ FONTS = (
     *("STIXGeneral", "STIXGeneralBol", "STIXGeneralItalic", "STIXGeneralBolIta"),
     *("cmr10", "cmb10", "cmss10", "cmti10", "cmtt10"),
 )
-# Never trained on: the pretraining's own validation asks for unseen designs of known glyphs.
+# Fonts for validation only: known glyphs in unseen designs.
 HELD_OUT_FONTS = {"DejaVuSansMono-Bold", "DejaVuSerif-Italic", "STIXGeneralBolIta", "cmss10"}
 
-# Letters as seven-segment displays show them, but for those that pass for a digit; segments from
-# the top, clockwise, then the middle.
+# Letters on a seven-segment display, without those that look like a digit; segments from the top
+# clockwise, then the middle.
 SEGMENT_LETTERS = {
     **{"A": "abcefg", "Cc": "adef", "d": "bcdeg", "E": "adefg", "F": "aefg"},
     **{"G": "acdef", "H": "bcefg", "h": "cefg", "J": "bcde", "L": "def", "n": "ceg", "P": "abefg"},
@@ -62,12 +62,12 @@ class Bank:
 
 
 def build_bank() -> Bank:
-    """Every glyph in every font that has it, and several drawings of every other shape."""
+    """Rasterise every glyph in every font that has it, and several drawings of every shape."""
     entries: list[tuple[Image.Image, int, bool]] = []
     for name in FONTS:
         path = Path(matplotlib.get_data_path()) / "fonts" / "ttf" / f"{name}.ttf"
         font = ImageFont.truetype(str(path), 96, layout_engine=ImageFont.Layout.BASIC)
-        # The TeX fonts keep other things than their code points say beyond plain ASCII.
+        # Beyond ASCII letters the code points of the TeX fonts do not match their glyphs.
         known = {
             code
             for code in FT2Font(str(path)).get_charmap()
@@ -93,7 +93,7 @@ def build_bank() -> Bank:
 
 
 def _spellings(glyphs: str) -> str:
-    """The characters of a class; a drawing's name (longer than two letters) has none."""
+    """Characters of a class; none for the name of a drawing, which has more than two letters."""
     return glyphs if len(glyphs) <= 2 else ""
 
 
@@ -105,7 +105,7 @@ def _letter(glyph: str, font: ImageFont.FreeTypeFont) -> Image.Image:
 
 
 def _fitted(mask: Image.Image) -> Image.Image:
-    """The mask scaled into the middle of a 64 × 64 one."""
+    """The mask scaled and centred in 64 × 64 pixels."""
     scale = min(48 / mask.height, 54 / mask.width)
     small = mask.resize(
         (max(1, round(mask.width * scale)), max(1, round(mask.height * scale))),
@@ -133,7 +133,7 @@ def _stroked(lines: list[Line], width: int) -> Image.Image:
 
 
 def _drawing(name: str, rng: np.random.Generator) -> list[list[Line]]:
-    """Line drawings of a class, none for most: segment letters and geometric shapes."""
+    """Line drawings of a class (segment letters, geometric shapes); none for most classes."""
     drawings: list[list[Line]] = []
     if name in SEGMENT_LETTERS:
         w = float(rng.uniform(0.45, 0.65))
@@ -150,7 +150,7 @@ def _drawing(name: str, rng: np.random.Generator) -> list[list[Line]]:
     if len(name) > 2:
         drawings.append(
             [
-                # The corners of a polygon may move, those of a curve hardly: it would not be one.
+                # Corners of a polygon may move far, points of a curve only a little.
                 [tuple(rng.normal(point, 0.04 if len(line) < 10 else 0.008)) for point in line]
                 for line in _shape(name)
             ]
@@ -188,11 +188,11 @@ def _shape(name: str) -> list[Line]:
 
 
 COARSE = (8, 9, 10, 12, 14)  # pixels across an image, for masks that go through coarse ones
-LOOKS = 8  # numbers that say how an image looks: paper, ink, grain, coarse pixels
+LOOKS = 8  # numbers that describe the style of an image: paper, ink, grain, coarse pixels
 
 
 class Painter:
-    """Paints glyphs of a bank in ever new ways, on the device of its generator."""
+    """Paints glyphs of a bank in random styles, on the device of its generator."""
 
     def __init__(self, bank: Bank, *, held_out: bool, generator: torch.Generator) -> None:
         self.generator = generator
@@ -200,7 +200,7 @@ class Painter:
         kept = bank.held_out == held_out
         self.masks = bank.masks[kept].to(self.device)
         classes = bank.classes[kept]
-        # Row by row the masks of a class, so that a class is drawn before one of its masks.
+        # One row of masks per class, so that a class can be drawn first and then one of its masks.
         present = sorted(set(classes.tolist()))
         of_class = [(classes == index).nonzero()[:, 0] for index in present]
         self.labels = torch.tensor(present, device=self.device)
@@ -236,7 +236,7 @@ class Painter:
         return (self._uniform(size, 1, 1, 1) < probability).float()
 
     def _pick(self, size: int) -> tuple[Tensor, Tensor]:
-        """Rows of the bank `[B]` and their classes `[B]`, every class alike."""
+        """Rows of the bank `[B]` and their classes `[B]`, with equal odds for every class."""
         chosen = (self._uniform(size) * len(self.labels)).long()
         nth = (self._uniform(size) * self.counts[chosen]).long()
         return self.rows[chosen, nth], self.labels[chosen]
@@ -276,7 +276,7 @@ class Painter:
         return painted
 
     def _restroked(self, masks: Tensor) -> Tensor:
-        """Masks `[B, 64, 64]` (uint8) as `[B, 1, 64, 64]`, some of them thicker, some thinner."""
+        """Masks `[B, 64, 64]` (uint8) as `[B, 1, 64, 64]`, some thicker and some thinner."""
         mask = masks[:, None].float() / 255
         amount = self._uniform(len(mask), 1, 1, 1, low=-1, high=2)
         thick = F.max_pool2d(mask, 5, 1, 2)
@@ -333,11 +333,11 @@ class Painter:
         contrast = self._uniform(size, 1, low=0.22, high=0.95)
         up = (self._uniform(size, 1) < 0.5).float() * 2 - 1
         ink = brightness + contrast * up
-        # Where there is no room on that side, the other side has some.
+        # If the colour leaves the range on one side, take the other side.
         ink = torch.where((ink < -0.1) | (ink > 1.1), brightness - contrast * up, ink)
         paper = (brightness + self._normal(size, 3) * 0.1).clamp(0, 1)
         ink = (ink + self._normal(size, 3) * 0.15).clamp(0, 1)
-        # Every sixth glows on dark in a strong colour, as a display does.
+        # Every sixth is bright in a strong colour on dark, like a display.
         lamp = (torch.arange(size, device=self.device) % 6 == 0)[:, None]
         hue = self._uniform(size, 3) ** 2
         paper = torch.where(lamp, self._uniform(size, 3, high=0.14), paper)
@@ -363,7 +363,7 @@ class Painter:
         return ground + (colour - ground) * cover, paper, ink
 
     def _photographed(self, images: Tensor) -> tuple[Tensor, Tensor]:
-        """Light, shadow, blur, grain and now and then a covered patch; the grain `[B, 1]` too."""
+        """Add light, shadow, blur, grain and sometimes a covered patch; return the grain too."""
         size = len(images)
         images = images * (1 + self._uniform(size, 1, 1, 1, high=0.3) * self._ramp(size))
         edge = (4 * self._ramp(size) + self._uniform(size, 1, 1, 1, low=-2, high=2)).clamp(0, 1)
@@ -382,7 +382,7 @@ class Painter:
 
 
 def _blurred(images: Tensor) -> Tensor:
-    """Images `[B, C, H, W]` through a small binomial filter."""
+    """Images `[B, C, H, W]` after a small binomial filter."""
     taps = torch.tensor([1.0, 4.0, 6.0, 4.0, 1.0], device=images.device) / 16
     channels = images.shape[1]
     padded = F.pad(images, (2, 2, 2, 2), mode="replicate")

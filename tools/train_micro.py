@@ -1,7 +1,7 @@
 """Train the embedded micro ViT on painted glyphs: `python -m tools.train_micro --device cuda`.
 
-Writes the frozen features (no head) as `micro.safetensors`, in half precision, and `micro.json`,
-which says what they are. Needs torch, timm and matplotlib's fonts; nothing of the package itself.
+Writes the weights without the heads as `micro.safetensors`, in half precision, and their
+description as `micro.json`. Needs torch, timm and matplotlib's fonts, but not the package itself.
 """
 
 from __future__ import annotations
@@ -41,10 +41,10 @@ LOOK_WEIGHT = 0.3
 
 
 class Pretraining(nn.Module):
-    """The ViT with the two heads it learns through and then loses.
+    """The ViT with two heads that only pretraining needs.
 
-    `glyph` asks what is drawn; `look` asks how (colours, grain, coarse pixels), because features
-    blind to the look of an image would leave nothing to tell domains by.
+    `glyph` classifies what is drawn. `look` predicts the style (colours, grain, coarse pixels):
+    features without the style could not tell domains apart.
     """
 
     def __init__(self) -> None:
@@ -60,7 +60,7 @@ class Pretraining(nn.Module):
 
 
 def rate(step: int, steps: int) -> float:
-    """Linear warm-up, then half a cosine down to zero; relative to the peak."""
+    """Learning rate relative to its peak: linear warm-up, then a cosine to zero."""
     warmup = max(1, int(WARMUP * steps))
     if step < warmup:
         return (step + 1) / warmup
@@ -132,7 +132,7 @@ def main() -> None:
 
     model.eval()
     weights = {name: value.cpu().half() for name, value in model.vit.state_dict().items()}
-    model.vit.load_state_dict(weights)  # judged as stored: rounded to half precision
+    model.vit.load_state_dict(weights)  # validate what is stored, rounded to half precision
     validation = accuracy(model, painter(held_out=True), batches=20)
     print(f"validation accuracy {validation:.4f}")
 

@@ -40,7 +40,7 @@ def test_the_paper_recipe_holds_the_printed_values() -> None:
     assert all(options[s] for s in ("query_enhancer", "pudd", "sodap", "distill", "pseudo", "uw"))
 
 
-def test_changes_find_their_place() -> None:
+def test_changes_of_the_run_its_training_and_its_method() -> None:
     config = load_config(
         "default",
         [
@@ -60,7 +60,7 @@ def test_changes_find_their_place() -> None:
     assert config.options["uw"] is False
 
 
-def test_another_method_leaves_the_recipes_options_behind() -> None:
+def test_another_method_drops_the_options_of_the_recipe() -> None:
     assert load_config("paper", ["method=sequential"]).options == {}
 
 
@@ -80,13 +80,13 @@ def test_another_method_leaves_the_recipes_options_behind() -> None:
         ("capacity=10", "^recipe 'default': a pool of capacity 10 cannot hold 60"),
     ],
 )
-def test_changes_that_cannot_be(change: str, words: str) -> None:
+def test_wrong_changes_are_refused(change: str, words: str) -> None:
     with pytest.raises(SodapError, match=words) as caught:
         load_config("default", [change])
     assert "\n" not in str(caught.value)
 
 
-def test_an_option_of_another_method_is_no_misspelling() -> None:
+def test_an_option_of_another_method_is_named_as_such() -> None:
     words = "^'backprop' is an option of residual-sodap, not of l2p$"
     with pytest.raises(SodapError, match=words):
         load_config("default", ["method=l2p", "backprop=cls_row"])
@@ -96,13 +96,13 @@ def test_an_option_of_another_method_is_no_misspelling() -> None:
         load_config("ridge", ["faithful=true"])
 
 
-def test_a_method_in_the_place_of_a_recipe() -> None:
+def test_a_method_is_not_a_recipe() -> None:
     with pytest.raises(SodapError, match=r"'l2p' is a method, .* `sodap run default method=l2p`"):
         load_config("l2p", ["stream=digits-mini"])
     assert load_config("ridge").method == "ridge", "the name of a recipe as well"
 
 
-def test_a_difference_is_told_as_deep_as_it_lies() -> None:
+def test_a_difference_is_described_with_its_full_key() -> None:
     before = {"a": 1, "b": {"c": {"d": 2, "e": 3}}, "gone": 4}
     assert difference(before, {"a": 1, "b": {"c": {"d": 2, "e": 3}}}) is None
     assert difference(before, {"b": {"c": {"d": 2, "e": 5}}}) == "b.c.e (3 instead of 5)"
@@ -112,7 +112,7 @@ def test_a_difference_is_told_as_deep_as_it_lies() -> None:
     assert difference(before, {"a": 1, "new": 6}) == "new (None instead of 6)"
 
 
-def test_recipes_of_ones_own(tmp_path: Path) -> None:
+def test_recipe_files_of_a_user(tmp_path: Path) -> None:
     mine = tmp_path / "mine.yaml"
     mine.write_text("# Mine.\n\nmethod: sequential\nseed: 4\n")
     assert load_config(str(mine)).seed == 4
@@ -131,19 +131,19 @@ def test_recipes_of_ones_own(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("method", method_names())
-def test_no_key_has_two_homes(method: str) -> None:
+def test_every_key_is_unique(method: str) -> None:
     names = [*find_method(method).Config.model_fields, *Training.model_fields]
     names += RunConfig.model_fields
     assert len(names) == len(set(names))
 
 
-def test_every_setting_says_what_it_is() -> None:
+def test_every_setting_has_a_description() -> None:
     for model in (RunConfig, Training):
         for name, field in model.model_fields.items():
             assert field.description, name
 
 
-def test_a_switch_is_no_number() -> None:
+def test_a_bool_is_not_a_number() -> None:
     for change in (
         "lr=true",
         "epochs=yes",
@@ -166,7 +166,7 @@ class Texts(Sequential):
 
 
 class Clash(Sequential):
-    """A method with an option that every run has, too."""
+    """A method with an option that has the name of a training setting."""
 
     name = "clash"
 
@@ -174,10 +174,10 @@ class Clash(Sequential):
         patience: int = Field(2, description="of its own")
 
 
-def test_options_of_ones_own_method(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_options_of_a_registered_method(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(registry, "_METHODS", {**registry._METHODS, "texts": Texts, "clash": Clash})
     for text in ("2024", "no", "1e-3"):
         config = load_config("default", ["method=texts", f"prompt={text}"])
         assert config.options == {"prompt": text}
-    with pytest.raises(SodapError, match="clash has an option called 'patience', as has every run"):
+    with pytest.raises(SodapError, match="option 'patience' of clash has the name of a setting"):
         load_config("default", ["method=clash", "patience=9"])

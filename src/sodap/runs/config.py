@@ -23,34 +23,34 @@ class RunConfig(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid")
 
     stream: str = Field(
-        "digits", description="a stream's or protocol's name, a folder DOMAIN/CLASS/image, a table"
+        "digits", description="name of a stream or protocol, folder DOMAIN/CLASS/image, or table"
     )
     data: str | None = Field(
-        None, description="where data sets lie; default: $SODAP_DATA, or the folder data"
+        None, description="folder of the data sets; default: $SODAP_DATA, or ./data"
     )
     splits: str | None = Field(
-        None, description="a file of splits to use again, or the folder of the authors' lists"
+        None, description="saved splits.csv, or folder with the lists of the paper's authors"
     )
-    split_seed: int = Field(0, ge=0, description="which images train, validate and test")
-    method: str = Field("residual-sodap", description="a method's name")
+    split_seed: int = Field(0, ge=0, description="seed of random splits")
+    method: str = Field("residual-sodap", description="name of a method")
     backbone: str = Field("micro", description="micro, deit_tiny, ..., or any timm ViT")
     weights: str = Field("pretrained", description="pretrained, random, or a file")
     image_size: int | None = Field(
-        None, ge=8, le=2048, description="pixels a side; default: what the backbone was made for"
+        None, ge=8, le=2048, description="side in pixels; default: that of the backbone"
     )
-    seed: int = Field(0, ge=0, description="every random number of the run follows from it")
+    seed: int = Field(0, ge=0, description="seed of all random numbers of the run")
     device: Literal["auto", "cpu", "cuda"] = Field("auto", description="where to compute")
     precision: Literal["auto", "bf16", "fp32"] = Field(
-        "auto", description="of the frozen trunk; auto = bf16 on a GPU, fp32 elsewhere"
+        "auto", description="of the frozen backbone; auto: bf16 on a GPU, fp32 on a CPU"
     )
-    training: Training = Field(Training(), description="how a stage is trained")
+    training: Training = Field(Training(), description="training settings")
     options: dict[str, Any] = Field({}, description="options of the method")
     # These two change no result. They are excluded, so that a run may be resumed with other values.
     evidence: bool = Field(
-        True, exclude=True, description="leave answers and routing for `sodap report`"
+        True, exclude=True, description="store predictions and routing for `sodap report`"
     )
     keep_stages: bool = Field(
-        True, exclude=True, description="keep the model of every stage, where it is below 64 MB"
+        True, exclude=True, description="store the model of every stage, if it is below 64 MB"
     )
 
     def resolved(self) -> RunConfig:
@@ -68,16 +68,18 @@ def recipe_names() -> list[str]:
 
 
 def read_recipe(name: str) -> tuple[str, dict[str, Any]]:
-    """A recipe's description (the comment it opens with) and its content."""
+    """Description (the opening comment) and content of a recipe."""
     if name not in recipe_names() and name in method_names():
-        raise SodapError(f"'{name}' is a method, no recipe: `sodap run default method={name}`")
+        raise SodapError(
+            f"'{name}' is a method, not a recipe; use `sodap run default method={name}`"
+        )
     return read_named_yaml(RECIPES, "recipe", name)
 
 
 def check_names(recipe: str, changes: Iterable[str] = ()) -> None:
-    """Raise an error for a wrong recipe, method or stream, or a missing file of weights.
+    """Raise an error for an unknown recipe, method or stream, or a missing file of weights.
 
-    It takes a moment. `load_config` finds the same mistakes, but imports the method and so torch.
+    This is fast, because it does not import the method, and so torch, as `load_config` does.
     """
     _, content = read_recipe(recipe)
     given = content | dict(map(_pair, changes))
@@ -97,34 +99,35 @@ def check_weights(weights: str) -> None:
 
 
 def load_config(recipe: str, changes: Iterable[str] = ()) -> RunConfig:
-    """The recipe with `key=value` changes. A key may belong to the run, training or the method."""
+    """A recipe with `key=value` changes; keys are those of the run, its training or its method."""
     _, content = read_recipe(recipe)
     pairs = [_pair(change) for change in changes]
     own = content.get("method", "residual-sodap")
     method = str(dict(pairs).get("method", own))
     if method != own:
-        content.pop("options", None)  # the recipe's options belong to the recipe's method
-    homes = _homes(method)
+        content.pop("options", None)  # they are options of the recipe's method
+    places = _places(method)
     for key, text in pairs:
         first, *rest = key.split(".")
-        if first not in homes:
-            raise SodapError(_unknown(first, homes, method))
-        home, kind = homes[first]
-        if rest:  # `training.lr` is `lr`; of other parts, the type is not known here
-            there, inner = homes.get(rest[0], ([], Any))
-            kind = inner if there == [first] and len(rest) == 1 else Any
+        if first not in places:
+            raise SodapError(_unknown(first, places, method))
+        path, kind = places[first]
+        if rest:  # `training.lr` is `lr`; the type of other nested keys is not known here
+            parent, nested = places.get(rest[0], ([], Any))
+            kind = nested if parent == [first] and len(rest) == 1 else Any
         value = _value(key, text, kind)
-        place: dict[str, Any] = content
-        for step in [*home, *([first] if rest else []), *rest[:-1]]:
-            inner = place.setdefault(step, {})
+        target: dict[str, Any] = content
+        for step in [*path, *([first] if rest else []), *rest[:-1]]:
+            inner = target.setdefault(step, {})
             if not isinstance(inner, dict):
-                raise SodapError(f"'{key}' cannot be set: '{step}' has no parts")
-            place = inner
-        place[rest[-1] if rest else first] = value
+                raise SodapError(f"'{key}' cannot be set, because '{step}' has no keys")
+            target = inner
+        target[rest[-1] if rest else first] = value
     return validate(content, f"recipe '{recipe}'")
 
 
 def validate(content: Mapping[str, Any], source: str) -> RunConfig:
+    """Check all settings, those of the method included; `source` is for the error message."""
     try:
         config = RunConfig.model_validate(content)
         config.described()
@@ -133,14 +136,14 @@ def validate(content: Mapping[str, Any], source: str) -> RunConfig:
         key = ".".join(map(str, first["loc"]))
         given = first.get("input")
         shown = f" (got {given!r})" if isinstance(given, (str, int, float, bool)) else ""
-        where = f"{source}, '{key}'" if key else source  # what two keys together do wrong has none
-        said = first["msg"].lower().removeprefix("value error, ")
-        raise SodapError(f"{where}: {said}{shown}") from error
+        where = f"{source}, '{key}'" if key else source  # a conflict of two keys has no key
+        message = first["msg"].lower().removeprefix("value error, ")
+        raise SodapError(f"{where}: {message}{shown}") from error
     return config
 
 
 def difference(before: Mapping[str, Any], now: Mapping[str, Any]) -> str | None:
-    """The first setting that is another one now, in words: `training.epochs (2 instead of 3)`."""
+    """The first setting that differs, in words: `training.epochs (2 instead of 3)`."""
     for key, value in now.items():
         former = before.get(key)
         if former != value:
@@ -152,12 +155,12 @@ def difference(before: Mapping[str, Any], now: Mapping[str, Any]) -> str | None:
     return None
 
 
-def _unknown(key: str, homes: Iterable[str], method: str) -> str:
-    """Why there is no such key: it is another method's, or else perhaps misspelt."""
+def _unknown(key: str, known: Iterable[str], method: str) -> str:
+    """Message about an unknown key, which may belong to another method or be misspelt."""
     owners = [name for name in method_names() if key in find_method(name).Config.model_fields]
     if owners:
         return f"'{key}' is an option of {', '.join(owners)}, not of {method}"
-    close = difflib.get_close_matches(key, homes, 1)
+    close = difflib.get_close_matches(key, known, 1)
     hint = f"; did you mean '{close[0]}'?" if close else ""
     return f"'{key}' is no key of the run, its training or {method}{hint}"
 
@@ -177,27 +180,27 @@ def _value(key: str, text: str, kind: Any) -> Any:
     except yaml.YAMLError:
         value = text
     if isinstance(value, str):
-        try:  # YAML takes 1e-3 for a word
+        try:  # YAML reads 1e-3 as a string
             value = float(value)
         except ValueError:
             value = text
     if isinstance(value, bool) and kind in (int, float, int | None, float | None):
-        raise SodapError(f"'{key}' takes a number, not '{text}'")  # which would pass for 1 or 0
+        raise SodapError(f"'{key}' takes a number, not '{text}'")  # pydantic would read 1 or 0
     return value
 
 
-def _homes(method: str) -> dict[str, tuple[list[str], Any]]:
-    """Where each key lives (`lr` in training, `context` in the method's options), and its type."""
-    homes: dict[str, tuple[list[str], Any]] = {}
+def _places(method: str) -> dict[str, tuple[list[str], Any]]:
+    """Path (`lr` is in `training`, `context` in `options`) and type of every key."""
+    places: dict[str, tuple[list[str], Any]] = {}
     options = find_method(method).Config
     models: list[tuple[list[str], type[BaseModel]]]
     models = [([], RunConfig), (["training"], Training), (["options"], options)]
-    for place, model in models:
+    for path, model in models:
         for name, field in model.model_fields.items():
-            if name in homes:
+            if name in places:
                 raise SodapError(
-                    f"{method} has an option called '{name}', as has every run; "
-                    f"it can be set only under another name"
+                    f"the option '{name}' of {method} has the name of a setting of every run; "
+                    f"rename the option"
                 )
-            homes[name] = place, field.annotation
-    return homes
+            places[name] = path, field.annotation
+    return places

@@ -17,7 +17,7 @@ import sodap
 from sodap.runs.record import Environment
 from sodap.version import __version__
 
-_PACKAGES = ("torch", "torchvision", "timm", "lightning", "numpy", "scikit-learn", "pillow")
+_PACKAGES = ("torch", "timm", "lightning", "numpy", "scikit-learn", "pillow")
 
 
 def environment(method: type | None = None) -> Environment:
@@ -66,6 +66,7 @@ def _version(package: str) -> str | None:
         return None
 
 
+@cache
 def _commit() -> str | None:
     """Commit of the checkout that this package runs from; None for an installed wheel."""
     here = Path(__file__).resolve().parent

@@ -11,6 +11,9 @@ import yaml
 
 from sodap.errors import SodapError
 
+RECIPES = resources.files("sodap.runs").joinpath("recipes")
+GRIDS = resources.files("sodap").joinpath("grids")
+
 
 def yaml_names(folder: Traversable) -> list[str]:
     """Names of the YAML files in a folder of the package, without `.yaml`."""
@@ -32,7 +35,7 @@ def read_named_yaml(folder: Traversable, kind: str, name: str) -> tuple[str, dic
     except yaml.YAMLError as error:
         raise SodapError(f"{kind} '{name}' is not valid YAML") from error
     if not isinstance(content, dict):
-        raise SodapError(f"{kind} '{name}' must be a list of 'key: value' lines")
+        raise SodapError(f"{kind} '{name}' must consist of 'key: value' lines")
     opening = [line[1:].strip() for line in text.split("\n\n")[0].splitlines() if line[:1] == "#"]
     return " ".join(opening), content
 
@@ -44,9 +47,5 @@ def _text(folder: Traversable, kind: str, name: str) -> str:
         return Path(name).read_text("utf-8")
     raise SodapError(
         f"no {kind} is called '{name}'; there are: {', '.join(yaml_names(folder))}, "
-        f"or give a YAML file of your own"
+        f"or give the path of a YAML file"
     )
-
-
-RECIPES = resources.files("sodap.runs").joinpath("recipes")
-GRIDS = resources.files("sodap").joinpath("grids")
