@@ -18,12 +18,12 @@ from hypothesis import strategies as st
 from sodap.errors import FolderBusyError, SodapError
 from sodap.storage import (
     as_json,
+    delete_temporary_files,
     folder_lock,
     has_state,
     load_state,
     read_json,
     save_state,
-    sweep,
     write_bytes,
     write_json,
 )
@@ -211,10 +211,10 @@ def test_what_a_killed_writer_left_is_swept_away(tmp_path: Path) -> None:
     for path in left + kept:
         path.touch()
     (tmp_path / ".folder.tmp").mkdir()
-    sweep(tmp_path)
+    delete_temporary_files(tmp_path)
     assert not any(path.exists() for path in left)
     assert all(path.exists() for path in [*kept, tmp_path / ".folder.tmp"])
-    sweep(tmp_path / "nowhere")
+    delete_temporary_files(tmp_path / "nowhere")
 
 
 JSON = st.recursive(

@@ -10,7 +10,7 @@ import numpy as np
 
 from sodap.evaluation import PairedDifference, SeedMean, holm
 from sodap.formats import MISSING, format_score
-from sodap.grids.search import one_beyond
+from sodap.grids.search import next_candidate
 from sodap.grids.variants import read_entry
 from sodap.reporting import METRICS, Result, StreamTable, as_markdown, conclusion
 from sodap.reporting.tables.comparability import differing_settings, mixed_rows
@@ -119,7 +119,9 @@ def edge_of_search() -> str:
 
 def _at_edge(search: SearchInfo) -> bool:
     tried = search.candidates
-    return one_beyond([each.setting for each in tried], [each.score for each in tried]) is not None
+    return (
+        next_candidate([each.setting for each in tried], [each.score for each in tried]) is not None
+    )
 
 
 def several_commits() -> list[str]:

@@ -75,14 +75,14 @@ def write_json(path: Path, content: Mapping[str, Any]) -> None:
     write_bytes(path, as_json(content))
 
 
-def is_left_over(path: Path) -> bool:
+def is_temporary(path: Path) -> bool:
     """Whether a file is a temporary one of `write_bytes`, left when its process was killed."""
     return path.name.startswith(".") and path.suffix == TEMPORARY and path.is_file()
 
 
-def sweep(folder: Path) -> None:
+def delete_temporary_files(folder: Path) -> None:
     """Delete the temporary files of killed processes in a folder that no process writes to."""
-    for path in filter(is_left_over, folder.rglob(f".*{TEMPORARY}")):
+    for path in filter(is_temporary, folder.rglob(f".*{TEMPORARY}")):
         path.unlink(missing_ok=True)
 
 

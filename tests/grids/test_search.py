@@ -7,12 +7,12 @@ import torch
 
 from sodap.errors import SodapError
 from sodap.grids.search import (
-    BEYOND,
     BUDGET,
+    MAX_EXTENSIONS,
     SEED,
     as_changes,
     choose,
-    one_beyond,
+    next_candidate,
     read_search,
     settings_to_compare,
     validation_twin,
@@ -70,7 +70,7 @@ def test_the_best_score_wins_and_the_earlier_of_equals() -> None:
     search = choose(BASE, RATES, [0.5, 0.7, 0.7, None], here)
     assert search.chosen == {"lr": 1e-3}
     assert search.candidates[3] == Candidate(setting={"lr": 1e-2}, score=None)
-    assert (search.budget, search.beyond, search.seed) == (BUDGET, BEYOND, SEED)
+    assert (search.budget, search.beyond, search.seed) == (BUDGET, MAX_EXTENSIONS, SEED)
     assert search.environment == here
     with pytest.raises(SodapError, match="every setting of sequential"):
         choose(BASE, RATES, [None] * 4, None)
@@ -90,15 +90,15 @@ def test_the_best_score_wins_and_the_earlier_of_equals() -> None:
 def test_a_best_rate_at_an_end_asks_for_the_next(
     scores: list[float | None], further: dict[str, float] | None
 ) -> None:
-    assert one_beyond(RATES, scores) == further
+    assert next_candidate(RATES, scores) == further
 
 
 def test_the_next_rate_keeps_what_else_was_best() -> None:
     pairs = [{"lr": lr, "strength": s} for lr in (3e-4, 1e-3) for s in (10.0, 1000.0)]
-    assert one_beyond(pairs, [0.1, 0.1, 0.1, 0.4]) == {"lr": 3e-3, "strength": 1000.0}
+    assert next_candidate(pairs, [0.1, 0.1, 0.1, 0.4]) == {"lr": 3e-3, "strength": 1000.0}
     strengths = [{"strength": 10.0}, {"strength": 1000.0}]
-    assert one_beyond(strengths, [0.1, 0.4]) is None
-    assert one_beyond([{"lr": 1.0}, {"lr": 0.1}], [0.4, 0.1]) is None  # there is no larger one
+    assert next_candidate(strengths, [0.1, 0.4]) is None
+    assert next_candidate([{"lr": 1.0}, {"lr": 0.1}], [0.4, 0.1]) is None  # there is no larger one
 
 
 def test_a_search_is_used_again_for_the_same_question_only(tmp_path: Path) -> None:

@@ -9,7 +9,7 @@ from collections import deque
 import pytest
 
 from sodap.errors import FolderBusyError
-from sodap.grids.workers import TaskResult, work_off
+from sodap.grids.workers import TaskResult, run_tasks
 
 
 class ForeignError(FolderBusyError):
@@ -31,7 +31,7 @@ def work(task: str) -> tuple[int, str]:
 def test_a_worker_that_dies_costs_its_task_only() -> None:
     tasks = deque(["one", "die", "fail", "refuse", "two"])
     reports: dict[str, TaskResult[str, tuple[int, str]]] = {}
-    for report in work_off(tasks, work, jobs=1):
+    for report in run_tasks(tasks, work, jobs=1):
         reports[report.task] = report
         if report.task == "two":
             tasks.append("late")

@@ -102,7 +102,7 @@ def test_recall_and_confusion(full: LoadedRun, axes: dict[str, list[Axes]]) -> N
 def test_calibration(full: LoadedRun, axes: dict[str, list[Axes]]) -> None:
     last = full.evidence[-1]
     for panel, confidence, right in zip(
-        axes["calibration"], last.confidence, last.right, strict=True
+        axes["calibration"], last.confidence, last.correct, strict=True
     ):
         expected = reliability(confidence.numpy(), right.numpy())
         assert panel.get_title().endswith(f"\nECE {expected.error:.3f}")

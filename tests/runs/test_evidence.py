@@ -40,7 +40,7 @@ def test_answers_give_the_confusions_of_the_record(finished: tuple[Path, RunReco
     assert [stage.number for stage in found] == [1, 2]
     for stage, row in zip(found, record.confusions, strict=True):
         for domain, answers, right, matrix in zip(
-            stream.domains, stage.answers, stage.right, row, strict=True
+            stream.domains, stage.predictions, stage.correct, row, strict=True
         ):
             assert confusion_matrix(domain.test.labels, answers, 3).tolist() == matrix
             assert float(right.double().mean()) == accuracy(np.array(matrix))
@@ -122,7 +122,7 @@ def test_a_method_without_prompts_leaves_answers_alone(tmp_path: Path) -> None:
     stages = read_evidence(tmp_path / "run", 2)
     assert len(stages) == 2
     assert all(not stage.routing and stage.similarity is None for stage in stages)
-    assert all(len(stage.answers) == 2 for stage in stages)
+    assert all(len(stage.predictions) == 2 for stage in stages)
 
 
 # ------------------------------------------------------------------ cross-composition

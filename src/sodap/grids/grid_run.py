@@ -20,19 +20,19 @@ from typing import Any
 from sodap.errors import FolderBusyError, SodapError, TrainingBrokeError
 from sodap.grids.grid import Grid, folder_name
 from sodap.grids.search import (
-    BEYOND,
+    MAX_EXTENSIONS,
     SEED,
     SearchRecord,
     Setting,
+    check_searched,
     choose,
-    one_beyond,
+    next_candidate,
     read_search,
-    refuse_unsearched,
     write_search,
 )
-from sodap.grids.task import Performed, Task, decode, perform
+from sodap.grids.task import Task, TaskOutput, decode, run_task
 from sodap.grids.variants import Entry
-from sodap.grids.workers import TaskResult, work_off
+from sodap.grids.workers import TaskResult, run_tasks
 from sodap.runs.record import RunContext, RunRecord, SearchInfo
 from sodap.runs.runner import check_folder
 from sodap.storage import folder_lock, write_bytes
@@ -112,7 +112,7 @@ class _GridRun:
         try:
             self._plan()
             while self.tasks or self.searched_elsewhere or self.run_elsewhere:
-                with closing(work_off(self.tasks, perform, self.grid.jobs)) as results:
+                with closing(run_tasks(self.tasks, run_task, self.grid.jobs)) as results:
                     for result in results:
                         self._take(result)
                 self._poll_others()
@@ -149,7 +149,7 @@ class _GridRun:
         search = read_search(home, base, compared)
         if search is None and compared:
             try:
-                refuse_unsearched(home)
+                check_searched(home)
                 lock = ExitStack()
                 lock.enter_context(folder_lock(home))
                 self.locks[stream, method] = lock
@@ -233,7 +233,7 @@ class _GridRun:
 
     # ------------------------------------------------------------------ results
 
-    def _take(self, result: TaskResult[Task, Performed]) -> None:
+    def _take(self, result: TaskResult[Task, TaskOutput]) -> None:
         task = result.task
         if isinstance(result.error, FolderBusyError):
             self.run_elsewhere.append(task)
@@ -274,9 +274,9 @@ class _GridRun:
         if len(results) < len(compared):
             return
         records = [results[index] for index in range(len(compared))]
-        further = one_beyond(compared, [score_of(each) for each in records])
+        further = next_candidate(compared, [score_of(each) for each in records])
         offered = len(self.grid.compared(task.config.method))
-        if further is not None and len(compared) < offered + BEYOND:
+        if further is not None and len(compared) < offered + MAX_EXTENSIONS:
             compared.append(further)
             self.tasks.append(self._candidate(*task.cell, len(compared) - 1))
             self.callback.search_extended(further)

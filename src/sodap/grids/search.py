@@ -2,8 +2,8 @@
 
 The candidates of a method (at most `BUDGET`, the same number for all) learn the first two domains.
 If the best learning rate is the lowest or highest tried, the next one is tried as well, at most
-`BEYOND` times. Validation images replace test images, and no run of a grid has the seed of the
-search. So the choice depends on no test image and on no later domain.
+`MAX_EXTENSIONS` times. Validation images replace test images, and no run of a grid has the seed of
+the search. So the choice depends on no test image and on no later domain.
 
 The validation images also stop the epochs of every candidate. That makes all scores slightly too
 good, but does not favour any candidate.
@@ -38,7 +38,7 @@ RATES = (1e-5, 3e-5, 1e-4, 3e-4, 1e-3, 3e-3, 1e-2, 3e-2, 1e-1, 3e-1)
 """Learning rates that a search may try, each about three times the one before."""
 BUDGET = 4
 """Maximum number of candidates of a method."""
-BEYOND = 2
+MAX_EXTENSIONS = 2
 """Maximum number of further learning rates, tried while the best one is the lowest or the highest
 tried so far. So the same candidates suit prompts, heads and whole networks."""
 
@@ -85,7 +85,7 @@ def validation_twin(stream: Stream) -> Stream:
     return replace(stream, name=name, domains=domains, unseen=(), rows=())
 
 
-def one_beyond(settings: Sequence[Setting], scores: Sequence[float | None]) -> Setting | None:
+def next_candidate(settings: Sequence[Setting], scores: Sequence[float | None]) -> Setting | None:
     """The best setting with the next learning rate, if its own is the lowest or highest tried."""
     best = _best(scores)
     if best is None or "lr" not in settings[best]:
@@ -123,7 +123,7 @@ def choose(
         method=base.method,
         what=f"final average accuracy on the validation images of the first {STAGES} stages",
         budget=BUDGET,
-        beyond=BEYOND,
+        beyond=MAX_EXTENSIONS,
         seed=SEED,
         candidates=[
             Candidate(setting=dict(setting), score=score)
@@ -154,7 +154,7 @@ def read_search(folder: Path, base: RunConfig, settings: Sequence[Setting]) -> S
             f"--no-search takes the defaults; leave it out or choose another --out"
         )
     begun = [each.setting for each in search.candidates][: len(settings)]
-    if begun != [dict(each) for each in settings] or search.beyond != BEYOND:
+    if begun != [dict(each) for each in settings] or search.beyond != MAX_EXTENSIONS:
         raise SodapError(f"{path} compared other settings; choose another --out")
     return search
 
@@ -164,7 +164,7 @@ def upgrade_search(content: dict[str, Any]) -> dict[str, Any]:
     return content | {"environment": content.get("environment") or None}
 
 
-def refuse_unsearched(home: Path) -> None:
+def check_searched(home: Path) -> None:
     """Raise an error if a method or its variants have runs without a search.
 
     A search beside them would choose other settings than theirs.

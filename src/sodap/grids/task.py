@@ -47,7 +47,7 @@ class Task:
 
 
 @dataclass(frozen=True)
-class Performed:
+class TaskOutput:
     """Result of a task."""
 
     record: RunRecord
@@ -59,7 +59,7 @@ class _StopIfOrphaned(RunCallback):
         stop_if_orphaned()
 
 
-def perform(task: Task) -> Performed:
+def run_task(task: Task) -> TaskOutput:
     """Do a task; called in a worker, many times."""
     torch.set_num_threads(min(task.threads, torch.get_num_threads()))
     with warnings.catch_warnings(record=True) as caught:
@@ -79,7 +79,7 @@ def perform(task: Task) -> Performed:
             if torch.cuda.is_available():
                 torch.cuda.empty_cache()  # for the other workers
     own = [each for each in caught if each.category.__module__.startswith("sodap.")]
-    return Performed(record, [str(each.message) for each in own])
+    return TaskOutput(record, [str(each.message) for each in own])
 
 
 def decode(config: RunConfig, on_progress: Callable[[int, int], None]) -> None:

@@ -84,7 +84,7 @@ class _Worker(Generic[T, R]):
         return self.process.is_alive()
 
 
-def work_off(tasks: deque[T], work: Callable[[T], R], jobs: int) -> Generator[TaskResult[T, R]]:
+def run_tasks(tasks: deque[T], work: Callable[[T], R], jobs: int) -> Generator[TaskResult[T, R]]:
     """Do all `tasks`, `jobs` at a time, and yield each result as it comes.
 
     `work` is called in the workers and must be importable there. The consumer may append to

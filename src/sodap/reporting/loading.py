@@ -114,7 +114,7 @@ class LoadedRun:
         if not self.stages or len(self.evidence) < len(self.stages):
             return None
         return [
-            np.stack([stage.right[domain].numpy() for stage in self.evidence])
+            np.stack([stage.correct[domain].numpy() for stage in self.evidence])
             for domain in range(len(self.domains))
         ]
 

@@ -78,9 +78,9 @@ def pending_evidence(
     """FOLDER/evidence/stage-N, with the predictions on the test images of each domain."""
     began = time.perf_counter()
     tensors: dict[str, Tensor] = {}
-    for index, (domain, said) in enumerate(zip(tested, predictions, strict=True)):
-        tensors[f"answers.{index}"] = said.classes.to(torch.int16)
-        tensors[f"confidence.{index}"] = said.confidence
+    for index, (domain, found) in enumerate(zip(tested, predictions, strict=True)):
+        tensors[f"answers.{index}"] = found.classes.to(torch.int16)
+        tensors[f"confidence.{index}"] = found.confidence
         tensors[f"labels.{index}"] = domain.test.labels.to("cpu", torch.int16)
     for index, domain in enumerate(tested[: stage.number]):
         drawn = index in (0, stage.number - 1)  # an old domain and the new one
@@ -237,7 +237,7 @@ class StageEvidence:
         return self.info.pool
 
     @cached_property
-    def answers(self) -> list[Tensor]:
+    def predictions(self) -> list[Tensor]:
         """Predicted classes of the test images of each domain, `[N]` each."""
         return self._numbered("answers")
 
@@ -247,10 +247,10 @@ class StageEvidence:
         return self._numbered("confidence")
 
     @cached_property
-    def right(self) -> list[Tensor]:
+    def correct(self) -> list[Tensor]:
         """Which predictions are correct, `[N]` per domain."""
         labels = self._numbered("labels")
-        return [answer == truth for answer, truth in zip(self.answers, labels, strict=True)]
+        return [found == truth for found, truth in zip(self.predictions, labels, strict=True)]
 
     @cached_property
     def routing(self) -> list[DomainRouting]:

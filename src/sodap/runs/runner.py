@@ -43,7 +43,7 @@ from sodap.runs.record import (
 )
 from sodap.runs.run_log import RunLog, epoch_rows
 from sodap.runs.writer import PendingWrite, Writer
-from sodap.storage import folder_lock, is_left_over, read_json, sweep, write_json
+from sodap.storage import delete_temporary_files, folder_lock, is_temporary, read_json, write_json
 from sodap.streams import Stage, Stream, load_stream, to_gpu_if_fits, union
 from sodap.streams.splits import write_splits
 
@@ -109,7 +109,7 @@ def check_folder(config: RunConfig, folder: Path, *, resume: bool) -> RunRecord 
         if finished is not None:
             raise SodapError(f"{folder} holds this run, finished; see `sodap report {folder}`")
         raise SodapError(f"{folder} holds this run already; continue it with --resume")
-    if folder.exists() and not all(map(is_left_over, folder.iterdir())):
+    if folder.exists() and not all(map(is_temporary, folder.iterdir())):
         raise SodapError(f"{folder} is not empty and holds no run; choose another --out")
     return None
 
@@ -177,7 +177,7 @@ class _Run:
             return self._learn() if finished is None else finished
 
     def _learn(self) -> RunRecord:
-        sweep(self.folder)
+        delete_temporary_files(self.folder)
         config = self.log.record.config.model_dump(mode="json")
         write_json(self.folder / "config.json", config)
         if self.stream.rows:

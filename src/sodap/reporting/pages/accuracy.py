@@ -158,7 +158,7 @@ def calibration(run: LoadedRun, stage: int = -1) -> list[Reliability]:
     found = run.evidence[stage]
     return [
         reliability(confidence.numpy(), right.numpy())
-        for confidence, right in zip(found.confidence, found.right, strict=True)
+        for confidence, right in zip(found.confidence, found.correct, strict=True)
     ]
 
 
