@@ -59,6 +59,7 @@ class ResidualSodap(Method):
     trains = "prompts, router, head"
     stores = "class statistics, means of queries, teacher head, prompt usage"
     Config = ResidualSodapConfig
+    without_decay = ("prompter.pool.*",)
     running = ("prompter.memory.keys", "prompter.memory.values")
     derived = ("replay._gaussians", "fast_prompter._partition")
 
@@ -231,22 +232,11 @@ class ResidualSodap(Method):
         if self.fast_prompter is not None:
             self.fast_prompter.compile()
 
-    def parameter_groups(self, lr: float, weight_decay: float) -> list[dict[str, Any]]:
-        """Decay on the head's and the adapters' matrices; never on prompts or loss weights."""
+    def lr_factor(self, name: str) -> float:
+        """Lower learning rate of the shared parts after stage 1, if `low_lr` is chosen."""
+        shared = name.startswith("prompter.") and not name.startswith("prompter.pool.")
         slow = self.stage > 1 and self.config.shared_after_stage1 == "low_lr"
-        shared = [p for p in self.prompter.shared_parameters() if p.requires_grad]
-        shared_lr = lr * self.config.shared_lr if slow else lr
-        free = [*self.prompter.pool.parameters(), self.head.bias, *self.balance.parameters()]
-        groups = [
-            {"params": [self.head.weight], "lr": lr, "weight_decay": weight_decay},
-            {"params": free, "lr": lr, "weight_decay": 0.0},
-        ]
-        for matrices in (True, False):
-            members = [p for p in shared if (p.ndim >= 2) == matrices]
-            if members:
-                decay = weight_decay if matrices else 0.0
-                groups.append({"params": members, "lr": shared_lr, "weight_decay": decay})
-        return groups
+        return self.config.shared_lr if shared and slow else 1.0
 
     def pool(self) -> dict[str, int]:
         """Number of frozen, active and unused prompts."""
