@@ -59,7 +59,7 @@ def test_a_method_without_options_says_so(monkeypatch: pytest.MonkeyPatch) -> No
     assert "This method has no options." in shown("sequential", monkeypatch=monkeypatch)
 
 
-def test_an_unknown_name_is_one_sentence_and_exit_2(
+def test_an_unknown_name_is_one_sentence_and_exit_code_2(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setattr("sys.argv", ["sodap", "methods", "nothing"])
@@ -96,7 +96,7 @@ class Outer(MethodConfig):
     unsaid: int = 3
 
 
-def test_options_are_flat_and_bounded() -> None:
+def test_options_are_flat_and_have_bounds() -> None:
     assert list(options_of(Outer)) == [
         Option("flag", "true", "true | false", "a switch"),
         Option("kind", "a", "a | b", "a choice"),
@@ -114,7 +114,7 @@ def test_options_are_flat_and_bounded() -> None:
 
 
 @pytest.mark.parametrize("name", method_names())
-def test_shown_defaults_can_be_typed_back(name: str) -> None:
+def test_defaults_can_be_given_as_they_are_shown(name: str) -> None:
     """`KEY=DEFAULT` for every option is the configuration that one gets without them."""
     options = [o for o in options_of(find_method(name).Config) if o.default != "none"]
     plain = load_config("default", [f"method={name}"])

@@ -1,4 +1,4 @@
-"""Watching a run: epoch by epoch from inside, from its folder later, and on a real terminal."""
+"""`sodap watch`: during a run, after it, and on a real terminal."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ def shown(view: RenderableType, width: int = 300) -> str:
 
 
 class Onlooker(RunCallback):
-    """Looks at the folder of the run that it observes, as another process would."""
+    """Takes snapshots of the run's folder, as another process would."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
@@ -91,7 +91,7 @@ def watched(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, list[str]]:
     return folder, onlooker.frames
 
 
-def test_every_epoch_shows(watched: tuple[Path, list[str]]) -> None:
+def test_every_epoch_is_shown(watched: tuple[Path, list[str]]) -> None:
     folder, frames = watched
     rows, _ = read_log(folder / "log.jsonl")
     epochs = [frames[i] for i in (0, 1, 3, 4)]  # a stage ends after every second epoch
@@ -106,7 +106,7 @@ def test_every_epoch_shows(watched: tuple[Path, list[str]]) -> None:
     assert re.search(r"running, (about .* left|about to end)", frames[3])
 
 
-def test_the_stage_under_way_shows_its_drift(watched: tuple[Path, list[str]]) -> None:
+def test_the_drift_of_the_present_stage_is_shown(watched: tuple[Path, list[str]]) -> None:
     folder, frames = watched
     record = read_record(folder / "record.json")
     begun = record.stages[1].begun
@@ -128,7 +128,7 @@ def test_the_stage_under_way_shows_its_drift(watched: tuple[Path, list[str]]) ->
     assert "grew" not in before, "it had not met that domain yet"
 
 
-def test_a_finished_run_is_shown_whole(watched: tuple[Path, list[str]]) -> None:
+def test_a_finished_run_is_shown_with_its_result(watched: tuple[Path, list[str]]) -> None:
     folder, _ = watched
     record = read_record(folder / "record.json")
     text = shown(frame(take_snapshot(folder)))
@@ -140,7 +140,7 @@ def test_a_finished_run_is_shown_whole(watched: tuple[Path, list[str]]) -> None:
     assert record.under_way is None
 
 
-def test_a_narrow_terminal_breaks_no_loss(watched: tuple[Path, list[str]]) -> None:
+def test_no_line_breaks_within_a_loss_on_a_narrow_terminal(watched: tuple[Path, list[str]]) -> None:
     now = take_snapshot(watched[0])
     row = now.rows[-1]
     text = shown(frame(now), width=80)
@@ -163,7 +163,7 @@ def test_a_matrix_in_colour(watched: tuple[Path, list[str]]) -> None:
 @pytest.mark.parametrize(
     ("status", "note"), [("failed", "ValueError: bad"), ("interrupted", "stopped by the user")]
 )
-def test_how_it_ended_is_said(
+def test_how_a_run_ended_is_shown(
     watched: tuple[Path, list[str]], tmp_path: Path, status: str, note: str
 ) -> None:
     record = json.loads((watched[0] / "record.json").read_text())
@@ -177,7 +177,7 @@ def test_how_it_ended_is_said(
     assert status in console.file.getvalue()  # type: ignore[attr-defined]
 
 
-def test_a_run_that_was_killed_is_silent(watched: tuple[Path, list[str]], tmp_path: Path) -> None:
+def test_a_long_silence_is_shown(watched: tuple[Path, list[str]], tmp_path: Path) -> None:
     record = json.loads((watched[0] / "record.json").read_text()) | {"status": "running"}
     write_json(tmp_path / "config.json", record["config"])
     write_json(tmp_path / "record.json", record)
@@ -201,7 +201,7 @@ def test_a_method_in_closed_form_has_no_epochs(tmp_path: Path) -> None:
     assert "losses" not in text
 
 
-def test_waiting_for_a_run_to_begin(tmp_path: Path) -> None:
+def test_waiting_for_a_run_to_start(tmp_path: Path) -> None:
     assert "there is no run yet" in shown(frame(take_snapshot(tmp_path / "soon")))
     for soon in (tmp_path / "soon", tmp_path):  # nobody would see the end of the waiting
         for once, terminal in ((False, False), (True, True)):
@@ -299,7 +299,7 @@ def a_row(stage: int, score: float, seconds: float) -> EpochRow:
     )
 
 
-def test_the_time_left_is_a_bound_at_first() -> None:
+def test_the_time_left_is_an_upper_bound_at_first() -> None:
     record = a_record([], [100, 200])
     assert time_left(record, []) is None
     # 0.1 s an image: 98 more epochs of 10 s, then 100 of 20 s.
@@ -307,7 +307,7 @@ def test_the_time_left_is_a_bound_at_first() -> None:
     assert time_left(record, rows) == "at most 49.7 min left"
 
 
-def test_the_time_left_follows_the_stages_that_are_over() -> None:
+def test_the_time_left_follows_from_finished_stages() -> None:
     # Stage 1 had 10 epochs; stage 2 is at 4, at twice the cost, and has 6 to go; stage 3 has 10.
     rows = [a_row(1, i / 10, 10.0) for i in range(10)] + [a_row(2, i / 10, 20.0) for i in range(4)]
     expected = 6 * 20 + 10 * 10
@@ -318,7 +318,7 @@ def test_the_time_left_follows_the_stages_that_are_over() -> None:
     assert time_left(a_record([10], [100, 200], epochs=12), rows) == "about to end"
 
 
-def test_domains_that_are_only_tested_on_take_no_time() -> None:
+def test_domains_that_are_only_tested_take_no_time() -> None:
     rows = [a_row(1, 0.5, 10.0)]
     one = a_record([], [100], epochs=2)
     assert time_left(one, rows) == time_left(a_record([], [100, 0], epochs=2), rows)

@@ -88,7 +88,7 @@ def test_the_removals_are_the_eight_of_the_paper(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("variant", [FULL, *REMOVALS], ids=lambda variant: variant.name)
-def test_the_marks_are_those_of_the_paper_and_true(tmp_path: Path, variant: Variant) -> None:
+def test_the_marks_agree_with_the_paper_and_the_method(tmp_path: Path, variant: Variant) -> None:
     config = an_ablation(tmp_path).config(variant)
     marks = active_parts(config.options)
     assert marks == dict(zip(COLUMNS, map(bool, map(int, MARKS[variant.name])), strict=True))
@@ -106,7 +106,7 @@ def test_the_marks_are_those_of_the_paper_and_true(tmp_path: Path, variant: Vari
 
 
 @pytest.mark.parametrize("recipe", ["default", "paper"])
-def test_other_readings_change_what_they_say(tmp_path: Path, recipe: str) -> None:
+def test_other_readings_change_only_their_settings(tmp_path: Path, recipe: str) -> None:
     ablation = Ablation(recipe, tmp_path, extra=True)
     readings = ablation.variants[len(MARKS) :]
     assert set(readings) < set(OTHER_READINGS)
@@ -119,7 +119,7 @@ def test_other_readings_change_what_they_say(tmp_path: Path, recipe: str) -> Non
     assert len({variant.name for variant in every}) == len(every)
 
 
-def test_the_two_recipes_are_on_opposite_sides(tmp_path: Path) -> None:
+def test_each_recipe_has_the_readings_of_the_other(tmp_path: Path) -> None:
     """A choice of `paper` that differs from `default` is a variant of it, and vice versa."""
     default, paper = (
         {variant.name for variant in Ablation(recipe, tmp_path, extra=True).variants}

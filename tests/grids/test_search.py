@@ -29,7 +29,7 @@ BASE = load_config("sequential", [f"seed={SEED}", "epochs=1"])
 
 
 @pytest.mark.parametrize("method", method_names())
-def test_every_method_has_the_same_budget_and_settings_that_it_knows(method: str) -> None:
+def test_candidates_of_every_method_are_valid_and_within_the_budget(method: str) -> None:
     compared = settings_to_compare(method)
     if not find_method(method).learns_by_gradient:
         assert compared == []
@@ -39,14 +39,14 @@ def test_every_method_has_the_same_budget_and_settings_that_it_knows(method: str
     assert len({config.model_dump_json() for config in configs}) == len(compared)
 
 
-def test_what_the_user_fixes_is_not_searched() -> None:
+def test_fixed_settings_are_not_searched() -> None:
     assert settings_to_compare("sequential") == RATES
     assert settings_to_compare("sequential", ["epochs=3"]) == RATES
     assert settings_to_compare("sequential", ["lr=0.5"]) == []
     assert settings_to_compare("ridge") == []
 
 
-def test_a_setting_as_a_user_would_write_it() -> None:
+def test_a_setting_as_a_user_writes_it() -> None:
     setting = {"lr": 3e-05, "context": "cls", "distill": False}
     changes = as_changes(setting)
     assert changes == ["lr=3e-05", "context=cls", "distill=false"]
@@ -55,7 +55,7 @@ def test_a_setting_as_a_user_would_write_it() -> None:
     assert config.options == {"context": "cls", "distill": False}
 
 
-def test_the_twin_holds_two_stages_and_no_test_image() -> None:
+def test_the_validation_twin_has_two_stages_and_no_test_image() -> None:
     stream = make_stream(domains=3)
     twin = validation_twin(stream)
     assert len(twin) == len(twin.tested) == 2
@@ -65,7 +65,7 @@ def test_the_twin_holds_two_stages_and_no_test_image() -> None:
     assert len(validation_twin(make_stream(domains=1))) == 1
 
 
-def test_the_best_score_wins_and_the_earlier_of_equals() -> None:
+def test_the_first_of_the_best_scores_wins() -> None:
     here = environment()
     search = choose(BASE, RATES, [0.5, 0.7, 0.7, None], here)
     assert search.chosen == {"lr": 1e-3}
@@ -87,13 +87,13 @@ def test_the_best_score_wins_and_the_earlier_of_equals() -> None:
         ([None, None, None, None], None),
     ],
 )
-def test_a_best_rate_at_an_end_asks_for_the_next(
+def test_a_best_rate_at_the_edge_adds_the_next(
     scores: list[float | None], further: dict[str, float] | None
 ) -> None:
     assert next_candidate(RATES, scores) == further
 
 
-def test_the_next_rate_keeps_what_else_was_best() -> None:
+def test_the_next_rate_keeps_the_other_settings_of_the_best() -> None:
     pairs = [{"lr": lr, "strength": s} for lr in (3e-4, 1e-3) for s in (10.0, 1000.0)]
     assert next_candidate(pairs, [0.1, 0.1, 0.1, 0.4]) == {"lr": 3e-3, "strength": 1000.0}
     strengths = [{"strength": 10.0}, {"strength": 1000.0}]
@@ -101,7 +101,7 @@ def test_the_next_rate_keeps_what_else_was_best() -> None:
     assert next_candidate([{"lr": 1.0}, {"lr": 0.1}], [0.4, 0.1]) is None  # there is no larger one
 
 
-def test_a_search_is_used_again_for_the_same_question_only(tmp_path: Path) -> None:
+def test_a_search_is_reused_only_for_the_same_settings(tmp_path: Path) -> None:
     assert read_search(tmp_path, BASE, RATES) is None
     search = choose(BASE, RATES, [0.5, 0.7, 0.6, 0.1], None)
     write_search(tmp_path, search)

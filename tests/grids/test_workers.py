@@ -28,7 +28,7 @@ def work(task: str) -> tuple[int, str]:
 
 
 @pytest.mark.slow
-def test_a_worker_that_dies_costs_its_task_only() -> None:
+def test_a_killed_worker_costs_only_its_task() -> None:
     tasks = deque(["one", "die", "fail", "refuse", "two"])
     reports: dict[str, TaskResult[str, tuple[int, str]]] = {}
     for report in run_tasks(tasks, work, jobs=1):

@@ -1,4 +1,4 @@
-"""What a run leaves for its report: true, complete, small, and without a trace in the result."""
+"""Data for the report: correct, complete, small, and without an effect on the result."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def finished(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, RunRecord]
     return folder, run(load_config("default", QUICK), folder, stream=make_stream())
 
 
-def test_answers_give_the_confusions_of_the_record(finished: tuple[Path, RunRecord]) -> None:
+def test_predictions_match_the_confusions_of_the_record(finished: tuple[Path, RunRecord]) -> None:
     folder, record = finished
     stream, found = make_stream(), read_evidence(finished[0], 2)
     assert [stage.number for stage in found] == [1, 2]
@@ -88,7 +88,7 @@ def test_similarity_is_the_cosine_of_prompts(finished: tuple[Path, RunRecord]) -
             assert float(similarity[i, j]) == pytest.approx(float(cosine), abs=1e-3)
 
 
-def test_images_are_the_same_for_everyone_and_three_a_class() -> None:
+def test_sampled_images_are_the_same_for_every_method_and_three_per_class() -> None:
     split = make_stream(classes=4).domains[0].test
     counted, shown = sampled_images(split, 4)
     assert torch.equal(counted, sampled_images(split, 4)[0])
@@ -96,7 +96,7 @@ def test_images_are_the_same_for_everyone_and_three_a_class() -> None:
     assert split.labels[shown].bincount().tolist() == [SHOWN_PER_CLASS] * 4
 
 
-def test_evidence_changes_no_number(finished: tuple[Path, RunRecord], tmp_path: Path) -> None:
+def test_evidence_changes_no_result(finished: tuple[Path, RunRecord], tmp_path: Path) -> None:
     config = load_config("default", [*QUICK, "evidence=false", "keep_stages=false"])
     record = run(config, tmp_path / "bare", stream=make_stream())
     assert record.confusions == finished[1].confusions
@@ -117,7 +117,7 @@ def test_evidence_is_small_and_holds_no_image(finished: tuple[Path, RunRecord]) 
         assert not any(tensor.dtype == torch.uint8 for tensor in stage.tensors.values())
 
 
-def test_a_method_without_prompts_leaves_answers_alone(tmp_path: Path) -> None:
+def test_a_method_without_prompts_has_predictions_only(tmp_path: Path) -> None:
     run(load_config("sequential", QUICK), tmp_path / "run", stream=make_stream())
     stages = read_evidence(tmp_path / "run", 2)
     assert len(stages) == 2
@@ -129,7 +129,7 @@ def test_a_method_without_prompts_leaves_answers_alone(tmp_path: Path) -> None:
 
 
 def test_composition_exchanges_heads(finished: tuple[Path, RunRecord]) -> None:
-    """Against models put together by hand, and answers asked of them one image at a time."""
+    """Compare with models composed by hand, which predict one image at a time."""
     folder, record = finished
     stream = make_stream()
     found = compose(folder, stream)
@@ -156,7 +156,7 @@ def test_composition_exchanges_heads(finished: tuple[Path, RunRecord]) -> None:
 
 
 def test_the_probe_is_a_ridge_regression(finished: tuple[Path, RunRecord]) -> None:
-    """Solved anew with numpy from the features of the last representation."""
+    """Compare with numpy on the features of the last stage."""
     folder, stream = finished[0], make_stream()
     found = compose(folder, stream)
     method = load(folder, device="cpu").method
@@ -183,7 +183,7 @@ def test_the_probe_is_a_ridge_regression(finished: tuple[Path, RunRecord]) -> No
     assert found.probe.own[-1][0] == pytest.approx(right)
 
 
-def test_composition_says_why_not(tmp_path: Path) -> None:
+def test_why_a_run_cannot_be_composed(tmp_path: Path) -> None:
     stream = make_stream()
     run(load_config("ridge", ["device=cpu"]), tmp_path / "ridge", stream=stream)
     with pytest.raises(SodapError, match="ridge has no head"):

@@ -64,7 +64,7 @@ def test_keys_that_only_a_method_knows_are_kept() -> None:
         ({"status": "sleeping"}, "'status'"),
     ],
 )
-def test_what_is_not_a_record_is_refused_by_name(
+def test_a_file_that_is_not_a_record_is_refused(
     changes: dict[str, Any], words: str, tmp_path: Path
 ) -> None:
     path = tmp_path / "record.json"

@@ -1,4 +1,4 @@
-"""What a tracker is told: the numbers of the run, at the right step, and how it ended."""
+"""Trackers get the numbers of a run at the right step, and how it ended."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ QUICK = ["epochs=2", "patience=2", "batch_size=16", "device=cpu", "evidence=fals
 
 
 class Notebook:
-    """A logger that writes down what it is told."""
+    """A logger that keeps what it gets."""
 
     def __init__(self) -> None:
         self.settings: dict[str, Any] = {}
@@ -50,7 +50,7 @@ class Notebook:
 
 @pytest.fixture
 def notebook(monkeypatch: pytest.MonkeyPatch) -> Notebook:
-    """Whatever tracker is asked for, this one answers."""
+    """Takes the place of every tracker."""
     written = Notebook()
     made = dict.fromkeys(tracking.TRACKERS, lambda config, folder: written)
     monkeypatch.setattr(tracking, "TRACKERS", made)
@@ -70,7 +70,7 @@ def log_of(folder: Path) -> list[EpochRow]:
     return read_log(folder / "log.jsonl")[0]
 
 
-def test_it_is_told_what_the_folder_holds(tmp_path: Path, notebook: Notebook) -> None:
+def test_a_tracker_gets_the_numbers_of_the_folder(tmp_path: Path, notebook: Notebook) -> None:
     folder = tmp_path / "run"
     record = learn(folder)
     assert notebook.settings == record.config.model_dump(mode="json")
@@ -96,7 +96,7 @@ def test_it_is_told_what_the_folder_holds(tmp_path: Path, notebook: Notebook) ->
     assert notebook.closed == [0]
 
 
-def test_it_is_told_of_the_steps(tmp_path: Path, notebook: Notebook) -> None:
+def test_a_tracker_gets_the_steps(tmp_path: Path, notebook: Notebook) -> None:
     folder = tmp_path / "run"
     learn(folder)
     traces = read_steps(folder, [(row.stage, row.epoch) for row in log_of(folder)])
@@ -111,7 +111,7 @@ def test_it_is_told_of_the_steps(tmp_path: Path, notebook: Notebook) -> None:
         assert list(found.values()) == torch.cat(expected).tolist()
 
 
-def test_many_steps_are_told_by_their_means() -> None:
+def test_many_steps_become_few_means() -> None:
     buffer = TraceBuffer(7, torch.device("cpu"))
     for step in range(7):
         late = {"old": torch.tensor(10.0 * step)} if step > 4 else {}
@@ -134,7 +134,7 @@ class Stopper(RunCallback):
             raise PluggedOutError
 
 
-def test_a_resumed_run_goes_on_at_its_step(tmp_path: Path, notebook: Notebook) -> None:
+def test_a_resumed_run_continues_at_its_step(tmp_path: Path, notebook: Notebook) -> None:
     folder = tmp_path / "run"
     with pytest.raises(PluggedOutError):
         learn(folder, "mlflow", "sequential", Stopper())
@@ -149,13 +149,13 @@ def test_a_resumed_run_goes_on_at_its_step(tmp_path: Path, notebook: Notebook) -
     assert notebook.ended == ["failed", "success"]
 
 
-def test_without_epochs_stages_are_the_steps(tmp_path: Path, notebook: Notebook) -> None:
+def test_without_epochs_the_x_axis_counts_stages(tmp_path: Path, notebook: Notebook) -> None:
     learn(tmp_path / "run", "tensorboard", "ridge")
     assert list(notebook.of("metric/final_average")) == [1, 2]
     assert notebook.of("lr") == {}
 
 
-def test_a_tracker_that_breaks_does_not_cost_the_run(tmp_path: Path, notebook: Notebook) -> None:
+def test_a_run_goes_on_without_a_tracker_that_fails(tmp_path: Path, notebook: Notebook) -> None:
     def refuse(metrics: dict[str, float], step: int | None = None) -> None:
         raise ConnectionError("the server is away\nand more")
 
@@ -167,7 +167,7 @@ def test_a_tracker_that_breaks_does_not_cost_the_run(tmp_path: Path, notebook: N
     assert messages == ["wandb gets no more numbers: the server is away"]
 
 
-def test_names_are_such_as_every_tracker_takes(notebook: Notebook, tmp_path: Path) -> None:
+def test_names_are_valid_for_every_tracker(notebook: Notebook, tmp_path: Path) -> None:
     tracker = Tracker("mlflow", RunConfig(), tmp_path)
     tracker.started(make_stream(), 0)
     tracker._log({"R/accuracy/Zürich (2019)": 0.5}, 1)
