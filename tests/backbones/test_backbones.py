@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -210,9 +212,21 @@ def test_timms_weights_without_a_network(monkeypatch: pytest.MonkeyPatch) -> Non
         build_backbone("deit_tiny")
 
 
-@pytest.mark.parametrize("name", ["micro", *SHORT_NAMES])
-def test_short_names_mean_something(name: str) -> None:
-    assert native_size(name) in (32, 224)
+@pytest.mark.parametrize(("name", "architecture"), SHORT_NAMES.items())
+def test_short_names_are_models_of_timm(name: str, architecture: str) -> None:
+    config = timm.get_pretrained_cfg(architecture)
+    assert config is not None
+    assert native_size(name) == native_size(architecture) == min(config.input_size[-1], 224)
+    assert native_size("micro") == 32
+
+
+def test_names_and_sizes_are_known_without_torch() -> None:
+    code = (
+        "import sys; from sodap.backbones import native_size; "
+        "print(native_size('micro'), native_size('vit_base'), 'torch' in sys.modules)"
+    )
+    done = subprocess.run([sys.executable, "-c", code], check=True, capture_output=True, text=True)
+    assert done.stdout.split() == ["32", "224", "False"]
 
 
 def test_real_deit(shared: Path) -> None:

@@ -16,7 +16,6 @@ from collections.abc import Callable
 from typing import Any, cast
 
 import torch
-import torch._dynamo
 import torch.nn.functional as F
 from timm.models.vision_transformer import Block, VisionTransformer
 from torch import Tensor, nn
@@ -198,6 +197,8 @@ class PortedViT(nn.Module):
 
         All blocks share one compiled function.
         """
+        import torch._dynamo  # slow to import
+
         config = torch._dynamo.config
         config.recompile_limit = max(config.recompile_limit, _RECOMPILE_LIMIT)
         self._standardise = torch.compile(_standardise)

@@ -7,7 +7,6 @@ from contextlib import AbstractContextManager, contextmanager
 from typing import Literal, TypeVar
 
 import torch
-from lightning.fabric import Fabric
 from torch import Tensor
 
 from sodap.errors import SodapError
@@ -42,6 +41,8 @@ class Runtime:
             precision = "bf16" if device == "cuda" else "fp32"
         if precision not in ("bf16", "fp32"):
             raise SodapError(f"no precision is called '{precision}'; give auto, bf16 or fp32")
+        from lightning.fabric import Fabric  # slow to import
+
         bits: Literal["bf16-mixed", "32-true"] = "bf16-mixed" if precision == "bf16" else "32-true"
         self.fabric = Fabric(accelerator=device, devices=1, precision=bits)
         self.device = self.fabric.device

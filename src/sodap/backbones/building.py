@@ -1,10 +1,8 @@
-"""Backbones by name: the embedded micro ViT, or any timm ViT with a class token."""
+"""Construction of backbones: the embedded micro ViT, or any timm ViT with a class token."""
 
 from __future__ import annotations
 
-import json
 import logging
-from collections.abc import Mapping
 from importlib import resources
 from pathlib import Path
 from typing import Any
@@ -13,21 +11,10 @@ import timm
 import torch
 from timm.models.vision_transformer import VisionTransformer
 
+from sodap.backbones.names import MICRO, model_card, native_size, timm_name
 from sodap.backbones.vit import FrozenViT
 from sodap.backbones.weights import load_weights
 from sodap.errors import SodapError
-
-MICRO = "micro"
-
-SHORT_NAMES: Mapping[str, str] = {
-    "deit_tiny": "deit_tiny_patch16_224",
-    "deit_small": "deit_small_patch16_224",
-    "deit_base": "deit_base_patch16_224",
-    # With the tag, because timm has changed the weights behind the bare name over the years.
-    "vit_base": "vit_base_patch16_224.augreg_in21k_ft_in1k",
-    "dinov2_small": "vit_small_patch14_dinov2.lvd142m",
-    "dinov2_base": "vit_base_patch14_dinov2.lvd142m",
-}
 
 
 def build_backbone(
@@ -47,7 +34,7 @@ def build_backbone(
     """
     if name == MICRO:
         return _micro(weights, image_size, seed)
-    architecture = _architecture(name)
+    architecture = timm_name(name)
     size = image_size if image_size is not None else native_size(name)
     vit = _create(architecture, size, seed, pretrained=weights == "pretrained")
     if weights not in ("pretrained", "random"):
@@ -56,33 +43,8 @@ def build_backbone(
     return FrozenViT(vit, name=name, mean=tuple(config["mean"]), std=tuple(config["std"]))
 
 
-def native_size(name: str) -> int:
-    """Default image side of a backbone, in pixels."""
-    if name == MICRO:
-        return int(_card()["architecture"]["img_size"])
-    config = timm.get_pretrained_cfg(_architecture(name))
-    return min(config.input_size[-1], 224) if config is not None else 224
-
-
-def _architecture(name: str) -> str:
-    architecture = SHORT_NAMES.get(name, name)
-    if not timm.is_model(architecture):
-        raise SodapError(
-            f"no backbone is called '{name}'; give 'micro', one of "
-            f"{', '.join(SHORT_NAMES)}, or the name of a timm ViT"
-        )
-    return architecture
-
-
-def _card() -> dict[str, Any]:
-    """Model card of the embedded network."""
-    text = resources.files("sodap.backbones").joinpath("micro.json").read_text("utf-8")
-    card: dict[str, Any] = json.loads(text)
-    return card
-
-
 def _micro(weights: str, image_size: int | None, seed: int) -> FrozenViT:
-    card = _card()
+    card = model_card()
     architecture: dict[str, Any] = card["architecture"]
     if image_size is not None:
         architecture |= {"img_size": image_size}
