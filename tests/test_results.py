@@ -254,18 +254,6 @@ def test_two_searches_of_one_method_do_not_go_together(empty: Path) -> None:
         results.keep([str(empty)])
 
 
-def test_dense_json_is_the_same_json() -> None:
-    content = {
-        "R": [[0.5, 1], [2, 3]],
-        "words": ["a, b", "[ c ]"],
-        "none": [],
-        "deep": [{"x": [1]}],
-    }
-    text = results.dense(content)
-    assert json.loads(text) == content
-    assert "[0.5, 1]" in text
-
-
 def test_the_page_of_speed_follows_from_its_records() -> None:
     assert page.PAGE.read_text("utf-8") == page.page(), "run: python -m benchmarks.page"
 

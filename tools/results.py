@@ -15,9 +15,8 @@ from __future__ import annotations
 import json
 import re
 import sys
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from pathlib import Path
-from typing import Any
 
 from sodap.errors import SodapError
 from sodap.reporting import Result, StreamTable, load_results, make_tables
@@ -25,6 +24,7 @@ from sodap.reporting.tables.comparability import mixed_rows
 from sodap.runs.kept import KeptResult
 from sodap.runs.reading import read_record
 from sodap.runs.record import Environment, RunRecord, SearchInfo
+from sodap.storage import as_json, write_bytes, write_json
 
 ROOT = Path(__file__).resolve().parents[1]
 RESULTS = ROOT / "results"
@@ -76,32 +76,20 @@ def keep(places: Sequence[str], commit: str | None = None) -> list[Path]:
     for record in (result.record for result in results):
         config = record.config
         folder = RESULTS / config.stream
-        text = dense(kept(record, commit).model_dump(mode="json"))
-        if len(text.encode()) > MAX_BYTES:
+        content = as_json(kept(record, commit).model_dump(mode="json"))
+        if len(content) > MAX_BYTES:
             raise SystemExit(f"the result of {record.row} is larger than {MAX_BYTES} bytes")
         files.append(folder / f"{record.row}-s{config.seed}.json")
-        write(files[-1], text)
+        write_bytes(files[-1], content)
         found = searches.setdefault(folder / "search.json", {})
         if found.setdefault(config.method, record.search) != record.search:
             raise SystemExit(f"the runs of {config.method} have different searches")
     for file, found in searches.items():
         known = read_searches(file) | found
-        content = {name: s.model_dump(mode="json") for name, s in sorted(known.items()) if s}
-        if content:
-            write(file, dense(content))
+        chosen = {name: s.model_dump(mode="json") for name, s in sorted(known.items()) if s}
+        if chosen:
+            write_json(file, chosen)
     return files
-
-
-def dense(content: Mapping[str, Any]) -> str:
-    """JSON with one line for each list of numbers or words."""
-    text = json.dumps(content, indent=1) + "\n"
-    plain = re.compile(r"\[\n\s*([^\[\]{}]*?)\n\s*\]")
-    return plain.sub(lambda found: "[" + re.sub(r",\n\s*", ", ", found[1]) + "]", text)
-
-
-def write(file: Path, text: str) -> None:
-    file.parent.mkdir(parents=True, exist_ok=True)
-    file.write_text(text, "utf-8")
 
 
 # ---------------------------------------------------------------------- reading
@@ -158,9 +146,9 @@ def main() -> None:
         case ["keep", *places] if places:
             list_files(keep(places))
         case ["write"]:
-            write(SUMMARY, dense(results_page.summary()))
-            write(PAGE, results_page.page())
-            write(METHODS, results_page.with_effects(METHODS.read_text("utf-8")))
+            write_json(SUMMARY, results_page.summary())
+            write_bytes(PAGE, results_page.page().encode())
+            write_bytes(METHODS, results_page.with_effects(METHODS.read_text("utf-8")).encode())
         case _:
             raise SystemExit(__doc__)
 
