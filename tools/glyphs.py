@@ -188,7 +188,7 @@ def _shape(name: str) -> list[Line]:
 
 
 COARSE = (8, 9, 10, 12, 14)  # pixels across an image, for masks that go through coarse ones
-LOOKS = 8  # numbers that describe the style of an image: paper, ink, grain, coarse pixels
+STYLES = 8  # numbers that describe the style of an image: paper, ink, grain, coarse pixels
 
 
 class Painter:
@@ -211,7 +211,7 @@ class Painter:
         self.half_widths = (columns * reach).amax(1)
 
     def batch(self, size: int) -> tuple[Tensor, Tensor, Tensor]:
-        """Images `[B, 3, 32, 32]` in -1 .. 1, classes `[B]`, looks `[B, 8]`.
+        """Images `[B, 3, 32, 32]` in -1 .. 1, classes `[B]`, styles `[B, 8]`.
 
         Kinds of treatment go by the place in the batch, which costs nothing: examples are
         exchangeable, so a slice is as good as a random choice.
@@ -222,8 +222,8 @@ class Painter:
         mask = F.avg_pool2d(mask, 2)
         images, paper, ink = self._coloured(mask)
         images, noise = self._photographed(images)
-        looks = torch.cat([paper, ink, noise, pixelated], dim=1)
-        return images * 2 - 1, labels, looks
+        styles = torch.cat([paper, ink, noise, pixelated], dim=1)
+        return images * 2 - 1, labels, styles
 
     def _uniform(self, *shape: int, low: float = 0.0, high: float = 1.0) -> Tensor:
         return torch.rand(*shape, generator=self.generator, device=self.device) * (high - low) + low

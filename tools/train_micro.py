@@ -20,7 +20,7 @@ from safetensors.torch import save_file
 from timm.models.vision_transformer import VisionTransformer
 from torch import Tensor, nn
 
-from tools.glyphs import CLASSES, LOOKS, Painter, build_bank
+from tools.glyphs import CLASSES, STYLES, Painter, build_bank
 
 ARCHITECTURE: dict[str, Any] = {
     "img_size": 32,
@@ -37,13 +37,13 @@ PEAK_RATE = 1.5e-3
 WARMUP = 0.05  # of all steps
 WEIGHT_DECAY = 0.05
 SMOOTHING = 0.1
-LOOK_WEIGHT = 0.3
+STYLE_WEIGHT = 0.3
 
 
 class Pretraining(nn.Module):
     """The ViT with two heads that only pretraining needs.
 
-    `glyph` classifies what is drawn. `look` predicts the style (colours, grain, coarse pixels):
+    `glyph` classifies what is drawn. `style` predicts the style (colours, grain, coarse pixels):
     features without the style could not tell domains apart.
     """
 
@@ -51,12 +51,12 @@ class Pretraining(nn.Module):
         super().__init__()
         self.vit = VisionTransformer(**ARCHITECTURE)
         self.glyph = nn.Linear(ARCHITECTURE["embed_dim"], len(CLASSES))
-        self.look = nn.Linear(ARCHITECTURE["embed_dim"], LOOKS)
+        self.style = nn.Linear(ARCHITECTURE["embed_dim"], STYLES)
 
     def forward(self, images: Tensor) -> tuple[Tensor, Tensor]:
-        """Images `[B, 3, 32, 32]` -> glyph logits `[B, C]` and look `[B, 8]`."""
+        """Images `[B, 3, 32, 32]` -> glyph logits `[B, C]` and style `[B, 8]`."""
         cls = self.vit(images)
-        return self.glyph(cls), self.look(cls)
+        return self.glyph(cls), self.style(cls)
 
 
 def rate(step: int, steps: int) -> float:
@@ -80,11 +80,11 @@ def train(model: Pretraining, painter: Painter, steps: int, batch: int) -> None:
     schedule = torch.optim.lr_scheduler.LambdaLR(optimizer, lambda step: rate(step, steps))
     start = time.monotonic()
     for step in range(1, steps + 1):
-        images, classes, looks = painter.batch(batch)
+        images, classes, styles = painter.batch(batch)
         with torch.autocast(device.type, torch.bfloat16, enabled=device.type == "cuda"):
-            logits, look = model(images)
+            logits, style = model(images)
             loss = F.cross_entropy(logits, classes, label_smoothing=SMOOTHING)
-            loss = loss + LOOK_WEIGHT * F.mse_loss(look, looks)
+            loss = loss + STYLE_WEIGHT * F.mse_loss(style, styles)
         optimizer.zero_grad()
         torch.autograd.backward(loss)
         nn.utils.clip_grad_norm_(model.parameters(), 1.0)

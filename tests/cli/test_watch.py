@@ -203,7 +203,7 @@ def test_a_method_in_closed_form_has_no_epochs(tmp_path: Path) -> None:
 
 def test_waiting_for_a_run_to_start(tmp_path: Path) -> None:
     assert "there is no run yet" in shown(frame(take_snapshot(tmp_path / "soon")))
-    for soon in (tmp_path / "soon", tmp_path):  # nobody would see the end of the waiting
+    for soon in (tmp_path / "soon", tmp_path):  # off a terminal and with --once it does not wait
         for once, terminal in ((False, False), (True, True)):
             console = Console(file=io.StringIO(), force_terminal=terminal)
             with pytest.raises(SodapError, match="there is no run at"):

@@ -30,7 +30,7 @@ class Notebook:
 
     def __init__(self) -> None:
         self.settings: dict[str, Any] = {}
-        self.told: list[tuple[int | None, dict[str, float]]] = []
+        self.logged: list[tuple[int | None, dict[str, float]]] = []
         self.ended: list[str] = []
         self.closed: list[int] = []
         self.experiment = SimpleNamespace(finish=lambda exit_code: self.closed.append(exit_code))
@@ -39,13 +39,13 @@ class Notebook:
         self.settings = params
 
     def log_metrics(self, metrics: dict[str, float], step: int | None = None) -> None:
-        self.told.append((step, metrics))
+        self.logged.append((step, metrics))
 
     def finalize(self, status: str) -> None:
         self.ended.append(status)
 
     def of(self, name: str) -> dict[int | None, float]:
-        return {step: metrics[name] for step, metrics in self.told if name in metrics}
+        return {step: metrics[name] for step, metrics in self.logged if name in metrics}
 
 
 @pytest.fixture
@@ -116,8 +116,8 @@ def test_many_steps_become_few_means() -> None:
     for step in range(7):
         late = {"old": torch.tensor(10.0 * step)} if step > 4 else {}
         buffer.add(2, {"ce": torch.tensor(float(step))} | late, {"ce": torch.tensor(1.0)})
-    told = list(step_numbers(buffer.fetch(1), points=3))
-    assert told == [
+    points = list(step_numbers(buffer.fetch(1), points=3))
+    assert points == [
         (3, {"step/loss/ce": 1.0, "step/weight/ce": 1.0}),
         (6, {"step/loss/ce": 4.0, "step/loss/old": 50.0, "step/weight/ce": 1.0}),
         (7, {"step/loss/ce": 6.0, "step/loss/old": 60.0, "step/weight/ce": 1.0}),
@@ -141,7 +141,7 @@ def test_a_resumed_run_continues_at_its_step(tmp_path: Path, notebook: Notebook)
     assert notebook.ended == ["failed"]
     assert notebook.closed == [], "only one of them leaves its runs open"
     assert list(notebook.of("lr")) == [1, 2, 3]
-    notebook.told.clear()
+    notebook.logged.clear()
     learn(folder, "mlflow", "sequential", resume=True)
     assert list(notebook.of("lr")) in ([4], [3, 4]), "not every epoch has a checkpoint"
     assert list(notebook.of("R/accuracy/domain 1")) == [4]
@@ -160,10 +160,10 @@ def test_a_run_goes_on_without_a_tracker_that_fails(tmp_path: Path, notebook: No
         raise ConnectionError("the server is away\nand more")
 
     notebook.log_metrics = refuse  # type: ignore[method-assign]
-    with pytest.warns(LostTrackerWarning) as heard:
+    with pytest.warns(LostTrackerWarning) as caught:
         record = learn(tmp_path / "run", recipe="sequential")
     assert record.status == "finished"
-    messages = [str(each.message) for each in heard]
+    messages = [str(each.message) for each in caught]
     assert messages == ["wandb gets no more numbers: the server is away"]
 
 
@@ -171,7 +171,7 @@ def test_names_are_valid_for_every_tracker(notebook: Notebook, tmp_path: Path) -
     tracker = Tracker("mlflow", RunConfig(), tmp_path)
     tracker.started(make_stream(), 0)
     tracker._log({"R/accuracy/Zürich (2019)": 0.5}, 1)
-    assert notebook.told == [(1, {"R/accuracy/Z_rich _2019_": 0.5})]
+    assert notebook.logged == [(1, {"R/accuracy/Z_rich _2019_": 0.5})]
 
 
 @pytest.mark.parametrize("kind", ["tensorboard", "mlflow", "wandb"])

@@ -141,7 +141,7 @@ def _serve(pipe: connection.Connection[Any, Any], work: Callable[[Any], Any]) ->
         while True:
             pipe.send(_attempt(work, pipe.recv()))
     except (KeyboardInterrupt, EOFError, OSError):
-        return  # told to stop, or the parent is gone
+        return  # asked to stop, or the parent is gone
 
 
 def _attempt(work: Callable[[T], R], task: T) -> tuple[R | None, SodapError | None, str]:

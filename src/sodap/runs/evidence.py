@@ -122,8 +122,8 @@ def _routing_of(learner: Learner, split: Split, drawn: bool) -> dict[str, Tensor
     """How often images of a split select each prompt, on average and one by one."""
     counted, shown = sampled_images(split, len(learner.classes))
     extra = shown[~torch.isin(shown, counted)] if drawn else shown[:0]
-    looked = torch.cat([counted, extra])  # one pass for both
-    found = learner.forward.routing(split.images[looked])
+    sampled = torch.cat([counted, extra])  # one pass for both
+    found = learner.forward.routing(split.images[sampled])
     if found is None:
         return {}
     weights = torch.stack([r.weights for r in found], 1)  # [B, L, N], every set sums to 1
@@ -138,7 +138,7 @@ def _routing_of(learner: Learner, split: Split, drawn: bool) -> dict[str, Tensor
         "support": torch.stack(support, -1).to(torch.int16),  # [B, L, 2]
     }
     if drawn:
-        place = {position: row for row, position in enumerate(looked.tolist())}
+        place = {position: row for row, position in enumerate(sampled.tolist())}
         tensors["shown"] = shown
         tensors["shown_classes"] = split.labels[shown]
         tensors["weights"] = weights[[place[position] for position in shown.tolist()]].half()

@@ -34,6 +34,16 @@ class KeptStage(Schema):
     trainable_parameters: int
     stored_bytes: int
 
+    @classmethod
+    def of(cls, stage: StageRecord) -> KeptStage:
+        drift = stage.begun.drift
+        own = {"pool": stage.ended.pool, "drift": None if drift is None else drift.score}
+        return cls.model_validate(dict(stage) | own | {"seconds": round(stage.seconds, 1)})
+
+    def as_record(self, number: int) -> StageRecord:
+        own = {"stage": number, "ended": StageInfo(pool=self.pool)}
+        return StageRecord.model_validate(dict(self) | own)
+
 
 class KeptResult(Schema):
     """`results/STREAM/METHOD-sSEED.json`"""
@@ -52,52 +62,21 @@ class KeptResult(Schema):
     @classmethod
     def of(cls, record: RunRecord) -> KeptResult:
         """The result of a finished run."""
-        if record.status != "finished" or record.environment is None or record.backbone is None:
+        if record.status != "finished":
             raise SodapError(f"a run that is {record.status} is not a result")
         program, *arguments = record.command
-        return cls(
-            command=[Path(program).name, *arguments],
-            variant=record.variant,
-            config=record.config,
-            environment=record.environment,
-            backbone=record.backbone,
-            stream=record.stream,
-            jobs=record.jobs,
-            throughput=record.throughput,
-            R=record.R.model_copy(update={"kappa": []}),
-            stages=[
-                KeptStage(
-                    domain=stage.domain,
-                    epochs=stage.epochs,
-                    pool=stage.ended.pool,
-                    drift=None if stage.begun.drift is None else stage.begun.drift.score,
-                    seconds=round(stage.seconds, 1),
-                    peak_gpu_bytes=stage.peak_gpu_bytes,
-                    trainable_parameters=stage.trainable_parameters,
-                    stored_bytes=stage.stored_bytes,
-                )
-                for stage in record.stages
-            ],
-        )
+        own = {
+            "command": [Path(program).name, *arguments],
+            "R": record.R.model_copy(update={"kappa": []}),
+            "stages": [KeptStage.of(stage) for stage in record.stages],
+        }
+        return cls.model_validate(dict(record) | own)
 
     def as_record(self) -> RunRecord:
         """The record, as far as it is known."""
-        shared = self.model_fields_set - {"stages"}
-        return RunRecord(
-            **{key: getattr(self, key) for key in shared},
-            status="finished",
-            metrics=MetricsByMeasure.of(self.R),
-            stages=[
-                StageRecord(
-                    stage=number,
-                    domain=stage.domain,
-                    epochs=stage.epochs,
-                    ended=StageInfo(pool=stage.pool),
-                    trainable_parameters=stage.trainable_parameters,
-                    stored_bytes=stage.stored_bytes,
-                    seconds=stage.seconds,
-                    peak_gpu_bytes=stage.peak_gpu_bytes,
-                )
-                for number, stage in enumerate(self.stages, 1)
-            ],
-        )
+        own = {
+            "status": "finished",
+            "metrics": MetricsByMeasure.of(self.R),
+            "stages": [stage.as_record(number) for number, stage in enumerate(self.stages, 1)],
+        }
+        return RunRecord.model_validate(dict(self) | own)
