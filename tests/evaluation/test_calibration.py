@@ -16,7 +16,7 @@ answers = st.lists(st.tuples(st.floats(0, 1), st.booleans()), min_size=1, max_si
 
 
 @given(answers, st.integers(1, 20))
-def test_as_counted_one_by_one(pairs: list[tuple[float, bool]], bins: int) -> None:
+def test_bins_match_a_naive_count(pairs: list[tuple[float, bool]], bins: int) -> None:
     found = reliability([c for c, _ in pairs], [r for _, r in pairs], bins)
     error = 0.0
     for place in range(bins):
@@ -37,7 +37,7 @@ def test_as_counted_one_by_one(pairs: list[tuple[float, bool]], bins: int) -> No
     assert found.overconfidence == pytest.approx(gap, abs=1e-12)
 
 
-def test_the_error_is_that_of_torchmetrics() -> None:
+def test_error_matches_torchmetrics() -> None:
     generator = torch.Generator().manual_seed(3)
     probabilities = torch.randn(500, 4, generator=generator).mul(2).softmax(-1)
     labels = torch.randint(4, (500,), generator=generator)
@@ -50,6 +50,6 @@ def test_the_error_is_that_of_torchmetrics() -> None:
 @pytest.mark.parametrize(
     ("confidence", "right"), [([], []), ([0.5], [True, False]), ([1.5], [True]), ([-0.1], [True])]
 )
-def test_what_is_no_answer(confidence: list[float], right: list[bool]) -> None:
+def test_invalid_input(confidence: list[float], right: list[bool]) -> None:
     with pytest.raises(SodapError):
         reliability(confidence, right)

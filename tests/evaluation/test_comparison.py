@@ -1,3 +1,5 @@
+"""Means and differences over seeds, against scipy and by simulation."""
+
 from __future__ import annotations
 
 from dataclasses import replace
@@ -22,7 +24,7 @@ numbers = st.lists(st.floats(-1, 1), min_size=2, max_size=12)
 
 
 @given(numbers)
-def test_the_interval_is_students(values: list[float]) -> None:
+def test_interval_matches_scipy(values: list[float]) -> None:
     found = mean_over_seeds(values)
     assert found.count == len(values)
     assert found.mean == pytest.approx(np.mean(values))
@@ -34,13 +36,13 @@ def test_the_interval_is_students(values: list[float]) -> None:
         assert (found.low, found.high) == pytest.approx((low, high))
 
 
-def test_a_number_from_the_table_of_t() -> None:
+def test_interval_by_hand() -> None:
     found = mean_over_seeds([1.0, 2.0, 4.0])
     assert found.high is not None
     assert found.high - found.mean == pytest.approx(4.30265 * 1.527525 / 3**0.5, rel=1e-5)
 
 
-def test_one_seed_has_no_mean_over_seeds() -> None:
+def test_one_seed_has_no_deviation() -> None:
     found = mean_over_seeds([0.5])
     assert (found.mean, found.sd, found.low, found.high) == (0.5, None, None, None)
 
@@ -54,7 +56,7 @@ def test_few_seeds_have_no_interval_and_no_p(seeds: int) -> None:
     assert not gap.significant
 
 
-def test_p_is_that_of_the_paired_t_test() -> None:
+def test_p_matches_the_paired_t_test() -> None:
     generator = np.random.default_rng(0)
     first, second = generator.normal(0.5, 0.1, 5), generator.normal(0.4, 0.1, 5)
     gap = paired_difference(first.tolist(), second.tolist())
@@ -85,8 +87,8 @@ def test_holm_by_hand() -> None:
     assert holm([untested]) == [untested]
 
 
-def test_pairs_matter() -> None:
-    """Both vary with the seed by far more than they differ: only the pairs tell."""
+def test_differences_are_paired() -> None:
+    """Both methods vary with the seed by far more than they differ from each other."""
     first = [0.5, 0.6, 0.7, 0.8, 0.9]
     second = [
         value - gap for value, gap in zip(first, [0.01, 0.012, 0.008, 0.011, 0.009], strict=True)
@@ -96,7 +98,7 @@ def test_pairs_matter() -> None:
     assert paired_difference(first, second[::-1]).sign == 0
 
 
-def test_the_draws_are_always_the_same() -> None:
+def test_results_are_deterministic() -> None:
     first, second = [0.1, 0.4, 0.3, 0.9, 0.2], [0.2, 0.1, 0.0, 0.4, 0.3]
     assert paired_difference(first, second) == paired_difference(first, second)
 
@@ -126,17 +128,17 @@ def test_coverage(count: int, plain: tuple[float, float], expanded: tuple[float,
         assert least <= share <= most
 
 
-def test_a_claim_is_rarely_wrong() -> None:
-    """Of methods that are equal, few pairs are called different, even with three seeds."""
+def test_false_positives_are_rare() -> None:
+    """Few pairs of equal methods are called different, even with three seeds."""
     drawn = np.random.default_rng(8)
-    claims = [
+    found = [
         paired_difference(drawn.standard_normal(3).tolist(), [0.0] * 3, draws=500).sign != 0
         for _ in range(600)
     ]
-    assert np.mean(claims) < 0.08
+    assert np.mean(found) < 0.08
 
 
-def test_what_cannot_be_compared() -> None:
+def test_invalid_input() -> None:
     with pytest.raises(SodapError, match="cannot pair"):
         paired_difference([1.0], [1.0, 2.0])
     with pytest.raises(SodapError, match="finite"):

@@ -1,4 +1,4 @@
-"""What is read off a confusion matrix, against scikit-learn and at the edges."""
+"""Metrics of confusion matrices, against scikit-learn and in edge cases."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ ITEMS = st.lists(
 
 @given(items=ITEMS)
 @settings(max_examples=100)
-def test_it_agrees_with_scikit_learn(items: list[tuple[int, int]]) -> None:
+def test_metrics_match_scikit_learn(items: list[tuple[int, int]]) -> None:
     labels, predictions = (list(column) for column in zip(*items, strict=True))
     confusion = confusion_matrix(labels, predictions, CLASSES)
     expected = metrics.confusion_matrix(labels, predictions, labels=range(CLASSES))
@@ -55,7 +55,7 @@ def test_it_agrees_with_scikit_learn(items: list[tuple[int, int]]) -> None:
     )
 )
 @settings(max_examples=100)
-def test_no_number_is_ever_nan(confusion: NDArray[np.int64]) -> None:
+def test_metrics_are_never_nan(confusion: NDArray[np.int64]) -> None:
     if not confusion.any():
         for metric in (accuracy, recall_per_class, macro_f1, quadratic_kappa):
             with pytest.raises(SodapError, match="no image was evaluated"):
@@ -67,7 +67,7 @@ def test_no_number_is_ever_nan(confusion: NDArray[np.int64]) -> None:
     assert all(value is None or 0 <= value <= 1 for value in recall_per_class(confusion))
 
 
-def test_tensors_arrays_and_lists_count_alike() -> None:
+def test_tensors_arrays_and_lists_give_the_same_counts() -> None:
     labels, predictions = [0, 0, 1, 2], [0, 2, 1, 1]
     expected = [[1, 0, 1], [0, 1, 0], [0, 1, 0]]
     for convert in (list, np.array, torch.tensor, lambda values: np.array(values, np.uint8)):
@@ -77,7 +77,7 @@ def test_tensors_arrays_and_lists_count_alike() -> None:
     assert confusion_matrix([], [], 2).tolist() == [[0, 0], [0, 0]]
 
 
-def test_kappa_weighs_the_distance_and_is_defined_for_one_class() -> None:
+def test_kappa_has_quadratic_weights_and_is_defined_for_one_class() -> None:
     assert quadratic_kappa(np.diag([5, 0, 0])) == 1.0
     assert quadratic_kappa(np.diag([5, 3, 1])) == 1.0
     assert quadratic_kappa(np.array([[3, 0], [2, 0]])) == 0.0  # always the same answer
@@ -87,7 +87,7 @@ def test_kappa_weighs_the_distance_and_is_defined_for_one_class() -> None:
     assert quadratic_kappa(near) > quadratic_kappa(far)
 
 
-def test_wrong_input_is_named() -> None:
+def test_invalid_input() -> None:
     with pytest.raises(SodapError, match=r"0\.\.2, got 0\.\.3"):
         confusion_matrix([0, 3], [0, 1], 3)
     with pytest.raises(SodapError, match=r"-1\.\.1"):

@@ -1,4 +1,4 @@
-"""The metrics of a run against supplement C in plain loops."""
+"""Metrics of a run, against supplement C in plain loops."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ RESULTS = st.tuples(st.integers(1, 6), st.integers(0, 3)).flatmap(
 RUN = np.array([[0.9, 0.2, 0.3, 0.1], [0.7, 0.8, 0.4, 0.1], [0.8, 0.5, 0.6, 0.1]])
 
 
-def test_a_run_by_hand() -> None:
+def test_metrics_by_hand() -> None:
     assert summary(RUN) == pytest.approx(
         {
             "average_accuracy": (0.9 + 1.5 / 2 + 1.9 / 3) / 3,
@@ -38,7 +38,7 @@ def test_a_run_by_hand() -> None:
 
 
 @given(R=RESULTS)
-def test_the_formulas_of_the_paper(R: Results) -> None:
+def test_metrics_match_the_formulas_of_the_paper(R: Results) -> None:
     T = len(R)
     avg_acc = sum(sum(R[i - 1, j - 1] for j in range(1, i + 1)) / i for i in range(1, T + 1)) / T
     assert average_accuracy(R) == pytest.approx(avg_acc)
@@ -58,14 +58,14 @@ def test_the_formulas_of_the_paper(R: Results) -> None:
 
 
 @given(R=RESULTS)
-def test_what_was_measured_on_domains_not_yet_learned_does_not_count(R: Results) -> None:
+def test_domains_not_learned_yet_do_not_count(R: Results) -> None:
     unmeasured = R.copy()
     unmeasured[np.triu_indices(len(R), k=1, m=R.shape[1])] = np.nan
     assert summary(unmeasured) == summary(R)
 
 
 @given(R=RESULTS.filter(lambda R: len(R) > 1))
-def test_forgetting_is_minus_backward_transfer_where_no_domain_improves_later(R: Results) -> None:
+def test_forgetting_is_minus_backward_transfer_if_no_domain_improves(R: Results) -> None:
     falling = -np.sort(-R, axis=0)
     assert average_forgetting(falling) == pytest.approx(-(backward_transfer(falling) or 0.0))
     rising = np.sort(R, axis=0)
@@ -73,7 +73,7 @@ def test_forgetting_is_minus_backward_transfer_where_no_domain_improves_later(R:
     assert (backward_transfer(rising) or 0.0) >= 0
 
 
-def test_one_stage_has_no_past() -> None:
+def test_one_stage_has_no_forgetting() -> None:
     assert summary([[0.75, 0.1]]) == {
         "average_accuracy": 0.75,
         "average_forgetting": None,
@@ -83,12 +83,12 @@ def test_one_stage_has_no_past() -> None:
 
 
 @pytest.mark.parametrize("shape", [(0, 3), (3,), (3, 2), (1, 2, 2)])
-def test_a_wrong_shape_is_named(shape: tuple[int, ...]) -> None:
+def test_invalid_shapes(shape: tuple[int, ...]) -> None:
     with pytest.raises(SodapError, match="one row per finished stage"):
         summary(np.zeros(shape))
 
 
-def test_a_missing_result_of_a_learned_domain_is_named() -> None:
+def test_missing_results() -> None:
     R = RUN.copy()
     R[2, 0] = np.nan
     with pytest.raises(SodapError, match="no result for a domain"):

@@ -1,4 +1,4 @@
-"""Intervals over test images, against draws image by image and against full enumeration."""
+"""Intervals over test images, against a naive bootstrap and against all possible draws."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ def made(stages: int, sizes: list[int], seed: int = 0, level: float = 0.7) -> li
     return [generator.random((stages, size)) < level for size in sizes]
 
 
-def test_draws_have_the_law_of_images_drawn_with_replacement() -> None:
-    """Three images, all 27 equally likely draws: the exact law of R against 20,000 draws."""
+def test_draws_have_the_distribution_of_images_drawn_with_replacement() -> None:
+    """Three images have 27 equally likely draws: the exact distribution of R."""
     right = np.array([[True, True, False], [True, False, False]])
     law: dict[tuple[float, ...], float] = {}
     for chosen in product(range(3), repeat=3):
@@ -35,7 +35,7 @@ def _counted(rows: np.ndarray) -> list[tuple[list[float], int]]:
     return list(zip(values.tolist(), counts.tolist(), strict=True))
 
 
-def test_intervals_are_those_of_a_bootstrap_image_by_image() -> None:
+def test_intervals_match_a_naive_bootstrap() -> None:
     right = made(3, [60, 80, 50])
     generator = np.random.default_rng(7)
     naive = []
@@ -64,14 +64,14 @@ def test_one_stage_has_no_interval_of_forgetting() -> None:
     assert ends["average_accuracy"] is not None
 
 
-def test_a_run_differs_from_itself_by_nothing() -> None:
+def test_a_run_does_not_differ_from_itself() -> None:
     right = made(3, [40, 40, 40])
     for ends in difference_intervals(right, right).values():
         assert ends == (0.0, 0.0)
 
 
-def test_pairs_tell_more_than_two_intervals() -> None:
-    """A run that is right wherever the other is, and on ten more images."""
+def test_paired_intervals_are_narrower() -> None:
+    """One run is right on all images of the other, and on ten more per domain."""
     base = made(2, [100, 100], level=0.6)
     better = [table.copy() for table in base]
     for table in better:
@@ -84,7 +84,7 @@ def test_pairs_tell_more_than_two_intervals() -> None:
     assert gap.high - gap.low < alone.high - alone.low
 
 
-def test_other_images_cannot_be_paired() -> None:
+def test_invalid_input() -> None:
     with pytest.raises(SodapError, match="same test images"):
         difference_intervals(made(2, [10, 10]), made(2, [10, 11]))
     with pytest.raises(SodapError):

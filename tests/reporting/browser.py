@@ -1,4 +1,4 @@
-"""A real browser without a window: what a page looks like in it, and what it says of the page."""
+"""Opens pages in a headless browser, at several widths."""
 
 from __future__ import annotations
 
@@ -11,86 +11,85 @@ from pathlib import Path
 from typing import Any
 
 WIDTHS = (400, 800, 1400)
-"""Of a telephone, a tablet and a desk, in pixels."""
+"""Widths of a phone, a tablet and a desktop window in pixels."""
 
-# A browser window has a least width, a frame has none: the page is put into one frame per width.
-# The steps are done in the last one, in order.
+# A window has a minimum width and a frame has none, so the page is shown in one frame per width.
+# The steps run one after the other in the last frame.
 WRAPPER = """<!doctype html><html><head><meta charset="utf-8"></head>
 <body>{frames}<pre></pre><script>
 addEventListener("load", async () => {{
   const frames = [...document.querySelectorAll("iframe")];
-  const looks = frames.map(frame => {{
+  const views = frames.map(frame => {{
     const root = frame.contentDocument.documentElement;
-    const wide = [...root.querySelectorAll("body *")].filter(each =>
-      !each.closest(".scroll") && !each.closest("svg") && !each.closest(".unseen")
+    const overflowing = [...root.querySelectorAll("body *")].filter(each =>
+      !each.closest(".scroll") && !each.closest("svg") && !each.closest(".sr-only")
       && each.getBoundingClientRect().right > frame.clientWidth + 1);
-    const letters = root.querySelector("figure svg text");
+    const text = root.querySelector("figure svg text");
     return {{
       width: frame.contentWindow.innerWidth,
-      needed: root.scrollWidth,
-      wide: wide.map(each => each.outerHTML.slice(0, 80)),
-      figures: [...root.querySelectorAll("figure svg")].map(svg => svg.clientWidth),
-      ink: getComputedStyle(root.querySelector("h1")).color,
-      letters: letters && getComputedStyle(letters).fill,
-      paper: getComputedStyle(root.querySelector("body")).backgroundColor,
+      page_width: root.scrollWidth,
+      overflowing: overflowing.map(each => each.outerHTML.slice(0, 80)),
+      figure_widths: [...root.querySelectorAll("figure svg")].map(svg => svg.clientWidth),
+      text_colour: getComputedStyle(root.querySelector("h1")).color,
+      figure_text_colour: text && getComputedStyle(text).fill,
+      background: getComputedStyle(root.querySelector("body")).backgroundColor,
     }};
   }});
   const page = frames.at(-1).contentDocument;
   const answers = [];
   for (const step of {steps}) {{
     answers.push(step(page));
-    await new Promise(done => setTimeout(done, 20));
+    await new Promise(done => setTimeout(done));
   }}
-  document.querySelector("pre").textContent = JSON.stringify({{ looks, answers }});
+  document.querySelector("pre").textContent = JSON.stringify({{ views, answers }});
 }});
 </script></body></html>"""
 
 
 @dataclass(frozen=True)
-class Look:
+class View:
     """A page at one width."""
 
     width: int
-    needed: int
-    """The width that the page takes."""
-    wide: list[str]
-    """Elements that reach beyond the page's edge, where nothing lets them scroll."""
-    figures: list[int]
-    """Widths of the figures."""
-    ink: str
-    letters: str | None
-    """The colour of a figure's letters; None where there is no figure."""
-    paper: str
+    page_width: int
+    overflowing: list[str]
+    """Elements that end beyond the edge of the page and cannot be scrolled."""
+    figure_widths: list[int]
+    text_colour: str
+    figure_text_colour: str | None
+    """None if there is no figure."""
+    background: str
 
     @property
     def dark(self) -> bool:
-        return _brightness(self.ink) > _brightness(self.paper)
+        return _brightness(self.text_colour) > _brightness(self.background)
 
     @property
     def dark_figures(self) -> bool:
-        return _brightness(self.letters or self.ink) > _brightness(self.paper)
+        colour = self.figure_text_colour or self.text_colour
+        return _brightness(colour) > _brightness(self.background)
 
 
 @dataclass(frozen=True)
-class Shown:
-    """A page that was opened."""
+class OpenedPage:
+    """What the browser reports about a page."""
 
-    looks: list[Look]
-    """One a width."""
+    views: list[View]
+    """One per width."""
     answers: list[Any]
-    """What each step gave back."""
-    complaints: list[str]
-    """What the browser wrote on its console."""
+    """Result of each step."""
+    console: list[str]
+    """Messages on the browser's console."""
 
 
 @dataclass(frozen=True)
 class Browser:
     program: str
     folder: Path
-    """For the page and for what the browser keeps."""
+    """Folder for the page and the browser's profile."""
 
-    def show(self, page: str, *, dark: bool = False, steps: str = "[]") -> Shown:
-        """Open a page in every width; `steps` is a list of functions of the page, in JavaScript."""
+    def show(self, page: str, *, dark: bool = False, steps: str = "[]") -> OpenedPage:
+        """Open a page at all widths; `steps` is a JavaScript list of functions of the document."""
         frames = "".join(
             f'<iframe style="border: 0; width: {width}px; height: 900px" '
             f'srcdoc="{html.escape(page)}"></iframe>'
@@ -125,13 +124,13 @@ class Browser:
         answer = re.search(r"<pre>(.*)</pre><script>", done.stdout)
         assert answer is not None, done.stderr
         found = json.loads(html.unescape(answer[1]))
-        return Shown(
-            [Look(**look) for look in found["looks"]],
+        return OpenedPage(
+            [View(**view) for view in found["views"]],
             found["answers"],
             [line for line in done.stderr.splitlines() if "CONSOLE" in line],
         )
 
 
 def _brightness(colour: str) -> int:
-    """Of a computed colour such as `rgb(21, 24, 28)`."""
+    """Sum of the channels of a computed colour such as `rgb(21, 24, 28)`."""
     return sum(map(int, re.findall(r"\d+", colour)[:3]))

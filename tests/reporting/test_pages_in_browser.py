@@ -8,6 +8,8 @@ import pytest
 
 from .browser import WIDTHS, Browser
 
+pytestmark = pytest.mark.xdist_group("reports")  # the runs are trained once
+
 
 @pytest.fixture
 def pages(report: Path, comparison: Path) -> dict[str, str]:
@@ -26,17 +28,17 @@ def test_the_page_fits_every_width(
     browser: Browser, pages: dict[str, str], dark: bool, name: str
 ) -> None:
     shown = browser.show(pages[name], dark=dark)
-    assert shown.complaints == []
-    for width, look in zip(WIDTHS, shown.looks, strict=True):
-        assert look.width == width
-        assert look.needed <= width
-        assert look.wide == []
-        assert look.figures
-        assert all(200 < figure <= width for figure in look.figures)
-        assert look.dark == look.dark_figures == dark
+    assert shown.console == []
+    for width, view in zip(WIDTHS, shown.views, strict=True):
+        assert view.width == width
+        assert view.page_width <= width
+        assert view.overflowing == []
+        assert view.figure_widths
+        assert all(200 < figure <= width for figure in view.figure_widths)
+        assert view.dark == view.dark_figures == dark
 
 
-LETTERS = """[
+TEXT_SIZES = """[
   page => [...page.querySelectorAll("figure svg")].filter(svg => svg.querySelector("text")).map(
     svg => Math.max(...[...svg.querySelectorAll("text")].map(
       text => parseFloat(getComputedStyle(text).fontSize) * svg.getScreenCTM().a))),
@@ -61,7 +63,7 @@ SCROLLED = """[
 
 @pytest.mark.slow
 def test_text_has_one_size_in_all_figures(browser: Browser, pages: dict[str, str]) -> None:
-    sizes, without_caption = browser.show(pages["one run"], steps=LETTERS).answers
+    sizes, without_caption = browser.show(pages["one run"], steps=TEXT_SIZES).answers
     assert max(sizes) < 1.5 * min(sizes)
     assert without_caption == 0
 
@@ -110,7 +112,7 @@ STEPS = """[
 @pytest.mark.slow
 def test_clicks_sort_and_filter(browser: Browser, pages: dict[str, str]) -> None:
     shown = browser.show(pages["several runs"], steps=STEPS)
-    assert shown.complaints == []
+    assert shown.console == []
     first, up, down, methods, chosen, _, searched, sorted_heads = shown.answers
     assert first[1:] == [[True] * 5, "5 of 5 shown"]
     assert up == sorted(first[0], key=float)

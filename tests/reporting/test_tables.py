@@ -118,15 +118,6 @@ def test_one_stage_has_no_forgetting() -> None:
     assert "–" in as_markdown(table, ALL, None)
 
 
-def test_an_ablation_is_compared_with_the_full_method() -> None:
-    rows = {"a method, full": ("full", 0.7), "a method, less": ("qe", 0.9)}
-    runs = [a_record(row, 0, level, ablation=part) for row, (part, level) in rows.items()]
-    (table,) = tables_of(runs)
-    assert table.methods[0] == "a method, less"
-    assert table.reference() == "a method, full"
-    assert table.reference("a method, less") == "a method, less"
-
-
 def test_streams_and_backbones_have_tables_of_their_own() -> None:
     large = {"name": "micro", "image_size": 64, "sha256": "ab12"}
     tables = tables_of([a_record("ridge", 0, 0.9), a_record("ridge", 0, 0.8, backbone=large)])
