@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 from pathlib import Path
 from typing import Any
 
@@ -25,6 +26,31 @@ from sodap.testing import tiny_split, tiny_stream
 hypothesis.settings.register_profile("same", derandomize=True, deadline=None)
 hypothesis.settings.register_profile("search", deadline=None)
 hypothesis.settings.load_profile("same")
+
+GROUPS = (
+    r"tests/methods/test_methods\.py::test_every_method_keeps\[(.+)-\w+\]",
+    r"tests/reporting/test_(?:comparison_page|loading|pages_in_browser|run_page)\.py",
+)
+"""Tests that run in one process, because they share fixtures that train models."""
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
+    """Run each of the `GROUPS` in one process.
+
+    The mark `xdist_group` is meant for that, but pytest-xdist 3.8 ignores it under pytest 9.2.
+    """
+    from xdist.scheduler import LoadScopeScheduling  # type: ignore[import-untyped]
+
+    class GroupScheduling(LoadScopeScheduling):  # type: ignore[misc]
+        def _split_scope(self, nodeid: str) -> str:
+            for group in GROUPS:
+                if found := re.match(group, nodeid):
+                    return f"{group} {found.groups()}"
+            return nodeid
+
+    return GroupScheduling(config, log)
+
 
 TINY_VIT: dict[str, Any] = {"backbone": "test_vit", "weights": "random", "image_size": 32}
 """Arguments of a learner with the smallest ViT of timm: a step takes a fifth of micro's time."""

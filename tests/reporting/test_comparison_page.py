@@ -32,8 +32,6 @@ from tests.conftest import make_stream
 from .page_reader import PageReader
 from .records import a_record, edited
 
-pytestmark = pytest.mark.xdist_group("reports")  # the runs are trained once
-
 ACCURACY = METRICS["average_accuracy"]
 
 

@@ -22,8 +22,6 @@ from sodap.reporting.tables.table import Table
 from .page_reader import PageReader
 from .records import edited
 
-pytestmark = pytest.mark.xdist_group("reports")  # the runs are trained once
-
 
 def page_of(run: LoadedRun) -> str:
     return PageReader(report_page([run], run_sections(run))).text

@@ -8,8 +8,6 @@ import pytest
 
 from .browser import WIDTHS, Browser
 
-pytestmark = pytest.mark.xdist_group("reports")  # the runs are trained once
-
 
 @pytest.fixture
 def pages(report: Path, comparison: Path) -> dict[str, str]:

@@ -11,10 +11,9 @@ from rich.console import Console
 from sodap.cli.demo import run_demo
 from sodap.cli.report import run_report
 from sodap.errors import SodapError
-from sodap.runs.reading import read_record
 
 from .page_reader import PageReader
-from .records import a_record, edited, write
+from .records import a_record, write
 
 
 def report(*places: Path, out: Path | None = None, against: str | None = None) -> str:
@@ -25,16 +24,14 @@ def report(*places: Path, out: Path | None = None, against: str | None = None) -
     return console.file.getvalue()
 
 
-def test_where_the_page_is_written(
-    home: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    record = read_record(home / "ridge-1" / "record.json")
-    write(tmp_path / "run" / "record.json", edited(record, edits={"config.stream": "nowhere"}))
+def test_where_the_page_is_written(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    write(tmp_path / "run" / "record.json", a_record("ridge"))
+    write(tmp_path / "stopped" / "record.json", a_record("l2p", status="interrupted"))
     page = tmp_path / "run" / "report" / "index.html"
     assert str(page) in report(tmp_path / "run")
     assert "made with --no-images" in page.read_text("utf-8")
     monkeypatch.chdir(tmp_path)
-    report(tmp_path / "run", home / "stopped")  # two runs: no images are read
+    report(tmp_path / "run", tmp_path / "stopped")
     assert (tmp_path / "report" / "index.html").is_file()
     report(tmp_path / "run", out=tmp_path / "elsewhere")
     assert (tmp_path / "elsewhere" / "index.html").is_file()

@@ -38,8 +38,6 @@ from tests.conftest import make_stream
 from .page_reader import PageReader
 from .records import edited
 
-pytestmark = pytest.mark.xdist_group("reports")  # the runs are trained once
-
 KEPT = sorted((Path(__file__).parents[2] / "results" / "digits").glob("*-s0.json"))
 
 
