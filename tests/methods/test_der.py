@@ -51,9 +51,9 @@ def test_losses_one_image_at_a_time(stripes: Stream, first_stage: Callable[[int]
     squares, surprises = [], []
     with torch.no_grad():
         for place in range(5):
-            said = model(augment(kept.images[place : place + 1]))[0]
-            squares += [(said - kept.logits[place]).square().mean()]
-            surprises += [-said.log_softmax(0)[kept.labels[place]]]
+            logits = model(augment(kept.images[place : place + 1]))[0]
+            squares += [(logits - kept.logits[place]).square().mean()]
+            surprises += [-logits.log_softmax(0)[kept.labels[place]]]
         plain = F.cross_entropy(model(images), split.labels)
     torch.testing.assert_close(losses["ce"].detach(), plain)
     expected = 0.3 * torch.stack(squares).mean()
@@ -92,8 +92,8 @@ def test_plain_images_are_kept_with_the_logits_of_the_best_weights(stripes: Stre
 
     assert sorted_rows(kept.images, kept.labels) == sorted_rows(train.images, train.labels)
     with torch.no_grad():
-        said = model(model.backbone.prepare(kept.images))
-    torch.testing.assert_close(kept.logits, said, rtol=1e-4, atol=1e-5)
+        logits = model(model.backbone.prepare(kept.images))
+    torch.testing.assert_close(kept.logits, logits, rtol=1e-4, atol=1e-5)
 
 
 def test_the_reservoir_does_not_change_during_a_stage(stripes: Stream) -> None:
@@ -133,13 +133,13 @@ def test_faithful_keeps_the_augmented_view_and_its_logits(stripes: Stream) -> No
     split = stripes.domains[0].train.take(4)
     images = model.backbone.prepare(split.images.flip(-1))
     with torch.no_grad():
-        said = model(images)
+        logits = model(images)
     model.losses(make_batch(model, images, split.labels, torch.Generator().manual_seed(0)))
     assert len(model.reservoir) == 0, "images enter after the step"
     model.after_step()
     assert torch.equal(model.reservoir.images, split.images.flip(-1))
     assert torch.equal(model.reservoir.labels, split.labels)
-    torch.testing.assert_close(model.reservoir.logits, said)
+    torch.testing.assert_close(model.reservoir.logits, logits)
 
 
 @pytest.mark.parametrize("faithful", [False, True])

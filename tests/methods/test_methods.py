@@ -180,7 +180,7 @@ def test_a_broken_plugin_is_named_and_left_out(
     with pytest.warns(BrokenPluginWarning, match=f"'odd' .*other_package:odd.* {reason}"):
         assert method_names() == sorted([*known, "foreign"])
     with warnings.catch_warnings():
-        warnings.simplefilter("error")  # said once
+        warnings.simplefilter("error")  # the warning comes once
         find_method("foreign")
 
 
