@@ -238,8 +238,8 @@ def main() -> None:
         on_gpu = asked.device != "cpu"
         waits = loading_shares(images, torch.device(asked.device)) if on_gpu else {}
     ratios = {name: rates[f"cache, {name}"] / rates[f"DataLoader, {name}"] for name in TRANSFORMS}
-    room = cache_bytes(len(paths), asked.size) / 1e6
-    print(f"{len(paths)} images, {asked.size} px, cache {room:.0f} MB, on {asked.device}")
+    megabytes = cache_bytes(len(paths), asked.size) / 1e6
+    print(f"{len(paths)} images, {asked.size} px, cache {megabytes:.0f} MB, on {asked.device}")
     for home, share in waits.items():
         print(f"share of a training step (DeiT-Tiny, {BATCH} images), {home}: {share:.1%}")
     for name, rate in rates.items():

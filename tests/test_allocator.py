@@ -1,4 +1,4 @@
-"""Freed memory stays with the process: seen in the pages that the system has to give out."""
+"""Freed memory stays with the process, which shows in the number of page faults."""
 
 import os
 import platform
@@ -15,7 +15,7 @@ if sys.argv[1] == "kept":
 import numpy as np
 
 def touch():
-    np.empty(48 << 20, np.uint8).fill(1)  # more than the heap takes by itself
+    np.empty(48 << 20, np.uint8).fill(1)  # more than glibc keeps on the heap by default
 
 for _ in range(3):
     touch()
@@ -35,7 +35,7 @@ print(subprocess.run([sys.executable, "-c", sys.argv[1], "left"], text=True, che
 
 
 def faults(*command: str) -> int:
-    # The tests' own process may have called the command line, and so have settings for children.
+    # The test process may have called the command line, which sets variables for children.
     fresh = {name: value for name, value in os.environ.items() if not name.startswith("MALLOC_")}
     done = subprocess.run(
         [sys.executable, "-c", *command], text=True, check=True, stdout=subprocess.PIPE, env=fresh
@@ -44,8 +44,8 @@ def faults(*command: str) -> int:
 
 
 @pytest.mark.skipif(platform.libc_ver()[0] != "glibc", reason="the C library is not glibc")
-def test_freed_memory_is_used_again() -> None:
-    anew = faults(FAULTS, "left")
-    assert anew > 100  # each time; with large pages 24 a time are enough
-    assert faults(FAULTS, "kept") < anew / 10
-    assert faults(CHILD, FAULTS) < anew / 10  # a child begins with it
+def test_freed_memory_is_reused() -> None:
+    default = faults(FAULTS, "left")
+    assert default > 100  # with huge pages, 24 per allocation
+    assert faults(FAULTS, "kept") < default / 10
+    assert faults(CHILD, FAULTS) < default / 10  # inherited by a child

@@ -25,21 +25,16 @@ def random_images(size: int, count: int = 2) -> Tensor:
     return torch.rand(count, 3, size, size, generator=torch.Generator().manual_seed(0))
 
 
-@pytest.fixture(scope="module")
-def micro() -> FrozenViT:
-    return build_backbone("micro")
-
-
-def test_the_wrapper_is_timms_own_forward(micro: FrozenViT) -> None:
+def test_tokens_are_those_of_timm(micro: FrozenViT) -> None:
     images = micro.prepare(random_images(32))
     expected = micro.vit.forward_features(images)
     assert torch.equal(micro.norm(micro.tokens(images)), expected)
-    # Another order of sums in the last block, of which nothing but CLS is computed.
+    # The last block computes CLS alone, with another order of sums.
     torch.testing.assert_close(micro(images), expected[:, 0], rtol=1e-5, atol=1e-5)
 
 
-def test_cls_alone_is_cls_among_all(micro: FrozenViT) -> None:
-    """The same value and the same gradients, for a frozen network and for one that trains."""
+def test_the_last_block_may_compute_cls_alone(micro: FrozenViT) -> None:
+    """Values and gradients are the same, of inserted tensors and of the network's weights."""
     network = micro.trainable_copy().double()
     images = network.prepare(random_images(32).double() / 255)
     shift = torch.zeros(network.depth, network.width, dtype=torch.float64, requires_grad=True)
@@ -64,7 +59,7 @@ def test_cls_alone_is_cls_among_all(micro: FrozenViT) -> None:
 @pytest.mark.parametrize(
     "name", ["test_vit", "deit_tiny_distilled_patch16_224", "vit_tiny_patch16_224"]
 )
-def test_any_timm_vit_with_a_class_token(name: str) -> None:
+def test_features_of_timm_vits_with_a_class_token(name: str) -> None:
     backbone = build_backbone(name, "random", 32)
     images = backbone.prepare(random_images(40))
     expected = backbone.vit.forward_features(images)
@@ -85,7 +80,7 @@ def test_register_tokens_come_after_cls() -> None:
     assert shapes == [(2, 5 + 4, 384)] * 12
 
 
-def test_the_port_sees_every_block_and_may_edit(micro: FrozenViT) -> None:
+def test_a_port_is_called_before_every_block_and_may_edit(micro: FrozenViT) -> None:
     images = micro.prepare(random_images(32))
     seen: list[int] = []
 
@@ -98,7 +93,7 @@ def test_the_port_sees_every_block_and_may_edit(micro: FrozenViT) -> None:
     assert not torch.allclose(edited, micro(images))
 
 
-def test_it_is_frozen(micro: FrozenViT) -> None:
+def test_a_frozen_vit_is_never_in_training_mode(micro: FrozenViT) -> None:
     micro.train()
     assert not any(module.training for module in micro.modules())
     assert not any(parameter.requires_grad for parameter in micro.parameters())
@@ -109,7 +104,7 @@ def test_features_without_the_last_norm(micro: FrozenViT) -> None:
     torch.testing.assert_close(micro.vit.norm(micro(images, norm=False)), micro(images))
 
 
-def test_images_are_prepared(micro: FrozenViT) -> None:
+def test_prepare_resizes_and_normalises(micro: FrozenViT) -> None:
     bytes_ = (random_images(32) * 255).to(torch.uint8)
     torch.testing.assert_close(
         micro.prepare(bytes_), (bytes_.float() / 255 - micro.mean) / micro.std
@@ -118,24 +113,24 @@ def test_images_are_prepared(micro: FrozenViT) -> None:
 
 
 @pytest.mark.parametrize("shape", [(60, 44), (44, 60), (32, 70), (20, 50), (301, 200), (200, 257)])
-def test_a_tensor_is_seen_like_a_file(
+def test_tensors_and_files_are_cropped_alike(
     micro: FrozenViT, tmp_path: Path, shape: tuple[int, int]
 ) -> None:
-    """Of what is not square, the centre."""
+    """Of an image that is not square, the centre is used."""
     coarse = np.random.default_rng(0).integers(0, 256, (5, 5, 3), np.uint8)
     picture = Image.fromarray(coarse).resize(shape, Image.Resampling.BICUBIC)
     picture.save(tmp_path / "a.png")
     file = read_image(tmp_path / "a.png", 32)
     tensor = torch.from_numpy(np.array(picture)).permute(2, 0, 1)
     for images in (tensor, tensor / 255):
-        seen = micro.pixels(micro.prepare(images[None]))[0]
-        assert (seen.float() - file.float()).abs().mean() < 1
-        assert (seen.float() - file.float()).abs().max() < 5
+        found = micro.pixels(micro.prepare(images[None]))[0]
+        assert (found.float() - file.float()).abs().mean() < 1
+        assert (found.float() - file.float()).abs().max() < 5
     stretched = F.interpolate(tensor[None].float(), (32, 32), mode="bicubic", antialias=True)[0]
-    assert (stretched - file.float()).abs().mean() > 10, "the test would not tell"
+    assert (stretched - file.float()).abs().mean() > 10, "a stretched image is clearly different"
 
 
-def test_digests_tell_weights_apart(micro: FrozenViT) -> None:
+def test_different_weights_have_different_digests(micro: FrozenViT) -> None:
     one, two = (build_backbone("micro", "random", seed=seed) for seed in (0, 1))
     assert one.digest() == build_backbone("micro", "random", seed=0).digest()
     assert len({micro.digest(), one.digest(), two.digest()}) == 3
@@ -156,7 +151,7 @@ def test_weights_from_a_file(tmp_path: Path, suffix: str) -> None:
     assert larger.vit.state_dict()["pos_embed"].shape[1] == 1 + (192 // 16) ** 2
 
 
-def test_files_that_do_not_fit(tmp_path: Path) -> None:
+def test_wrong_weight_files_are_refused(tmp_path: Path) -> None:
     state = timm.create_model("test_vit", num_classes=0).state_dict()
 
     def attempt(changed: dict[str, Tensor], name: str = TEST_VIT) -> str:
@@ -180,7 +175,7 @@ def test_files_that_do_not_fit(tmp_path: Path) -> None:
         build_backbone(TEST_VIT, str(tmp_path / "none.pth"))
 
 
-def test_a_pickled_program_is_not_run(tmp_path: Path) -> None:
+def test_pickled_code_is_not_run(tmp_path: Path) -> None:
     class Harm:
         def __reduce__(self) -> tuple[object, tuple[str]]:
             return (Path.touch, (str(tmp_path / "harm"),))
@@ -201,12 +196,12 @@ def test_a_pickled_program_is_not_run(tmp_path: Path) -> None:
         (TEST_VIT, 100, "do not fill 100 pixels"),
     ],
 )
-def test_backbones_that_cannot_be(name: str, size: int | None, words: str) -> None:
+def test_unsuitable_backbones_are_refused(name: str, size: int | None, words: str) -> None:
     with pytest.raises(SodapError, match=words):
         build_backbone(name, "random", size)
 
 
-def test_timms_weights_without_a_network(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_downloading_weights_without_a_network(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("huggingface_hub.constants.HF_HUB_OFFLINE", True)
     with pytest.raises(SodapError, match="cannot be downloaded"):
         build_backbone("deit_tiny")
@@ -264,8 +259,8 @@ def plain_attention(tokens: Tensor, block: Any, keys: Tensor, values: Tensor) ->
         all_values = torch.cat([values.double()[..., part], v[..., part]], 1)
         scores = (q[..., part] @ all_keys.mT / width**0.5).softmax(-1)
         found.append(scores @ all_values)
-    seen = torch.cat(found, -1)
-    projected: Tensor = seen @ attention.proj.weight.double().T + attention.proj.bias.double()
+    attended = torch.cat(found, -1)
+    projected: Tensor = attended @ attention.proj.weight.double().T + attention.proj.bias.double()
     return projected
 
 
@@ -289,7 +284,7 @@ def test_a_prefix_is_attended_to(micro: FrozenViT) -> None:
     torch.testing.assert_close(after, expected, rtol=0, atol=1e-5)
 
 
-def test_ports_that_add_nothing_change_nothing(micro: FrozenViT) -> None:
+def test_empty_prefixes_and_adapters_change_nothing(micro: FrozenViT) -> None:
     images = micro.prepare(random_images(32))
     none = torch.zeros(2, 0, micro.width)
     for found in (
@@ -309,7 +304,7 @@ def test_an_adapter_in_parallel_to_the_mlp(micro: FrozenViT) -> None:
     torch.testing.assert_close(moved, micro.tokens(images) + 0.5 * seen[last])
 
 
-def test_further_tokens_go_the_whole_way(micro: FrozenViT) -> None:
+def test_added_tokens_pass_through_all_blocks(micro: FrozenViT) -> None:
     images = micro.prepare(random_images(32))
     extra = torch.zeros(2, 4, micro.width)
 
@@ -319,7 +314,7 @@ def test_further_tokens_go_the_whole_way(micro: FrozenViT) -> None:
     assert micro.tokens(images, port).shape[1] == micro.tokens(images).shape[1] + 4
 
 
-def test_a_trainable_copy_trains_and_leaves_the_frozen_one_alone(micro: FrozenViT) -> None:
+def test_training_a_copy_does_not_change_the_frozen_network(micro: FrozenViT) -> None:
     before = micro.digest()
     copy = micro.trainable_copy().train()
     images = micro.prepare(random_images(32))
@@ -330,24 +325,24 @@ def test_a_trainable_copy_trains_and_leaves_the_frozen_one_alone(micro: FrozenVi
     assert all(parameter.requires_grad for parameter in copy.parameters())
 
 
-def test_pixels_are_what_was_prepared(micro: FrozenViT) -> None:
+def test_pixels_is_the_inverse_of_prepare(micro: FrozenViT) -> None:
     images = (random_images(32, 4) * 255).to(torch.uint8)
     assert torch.equal(micro.pixels(micro.prepare(images)), images)
 
 
-def test_rounded_weights_compute_what_autocast_would() -> None:
+def test_rounded_weights_give_the_features_of_autocast() -> None:
     plain, rounded = build_backbone("micro"), build_backbone("micro")
     digest = plain.digest()
     rounded.round_weights(torch.bfloat16)
     images = plain.prepare(random_images(32))
     with torch.autocast("cpu", torch.bfloat16):
         assert torch.equal(rounded(images), plain(images))
-    assert rounded.digest() == digest, "it is still the same network"
+    assert rounded.digest() == digest, "the digest is that of the loaded weights"
     assert all(p.dtype == torch.float32 for p in rounded.trainable_copy().parameters())
 
 
 @pytest.mark.slow
-@pytest.mark.filterwarnings("ignore:The .grad attribute")  # torch looks at its own tensors
+@pytest.mark.filterwarnings("ignore:The .grad attribute")  # caused by torch itself
 def test_compiled_blocks_agree(micro: FrozenViT) -> None:
     compiled = build_backbone("micro")
     compiled.compile_blocks()

@@ -1,4 +1,4 @@
-"""Gradients along the CLS row: the value of the whole network, the gradient of one row of it."""
+"""`along_cls`: the features of the whole network, with gradients along the CLS token only."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ Run = Callable[..., Tensor]
 
 
 def all_kinds() -> FrozenViT:
-    """Every step that one of timm's plain blocks may have, and attention that selects."""
+    """A ViT with every optional part of timm's plain block, and sharp attention."""
     with torch.random.fork_rng():
         torch.manual_seed(0)
         vit = VisionTransformer(
@@ -59,7 +59,7 @@ def images_for(network: FrozenViT, count: int = 3) -> Tensor:
 
 
 class Editor(nn.Module):
-    """Moves CLS before every block by something that depends on CLS."""
+    """Changes CLS before every block by a function of CLS."""
 
     def __init__(self, network: FrozenViT) -> None:
         super().__init__()
@@ -73,7 +73,7 @@ class Editor(nn.Module):
 
 
 def learned(run: Run, images: Tensor, editor: Editor) -> tuple[Tensor, Tensor]:
-    """The feature, and the gradient of one number made of it."""
+    """The feature, and the gradient of a scalar function of it."""
     feature = run(images, cls=editor.cls)
     target = torch.linspace(-1, 1, feature.shape[-1], dtype=feature.dtype)
     (gradient,) = torch.autograd.grad((feature - target).square().sum(), [editor.weight])
@@ -81,41 +81,41 @@ def learned(run: Run, images: Tensor, editor: Editor) -> tuple[Tensor, Tensor]:
 
 
 def with_constant_patches(network: FrozenViT, images: Tensor, editor: Editor) -> Run:
-    """The oracle: the whole network, its patches replaced by what they were the first time."""
-    recorded: list[Tensor] = []
+    """Reference: the whole network, with patch tokens replaced by constants of the same value."""
+    constants: list[Tensor] = []
 
-    def recording(layer: int, tokens: Tensor) -> Tensor:
-        recorded.append(tokens.detach())
+    def store(layer: int, tokens: Tensor) -> Tensor:
+        constants.append(tokens.detach())
         return torch.cat([editor.cls(layer, tokens).unsqueeze(1), tokens[:, 1:]], 1)
 
-    network(images, recording)
+    network(images, store)
 
     def run(images: Tensor, cls: ClsPort) -> Tensor:
         def port(layer: int, tokens: Tensor) -> Tensor:
-            return torch.cat([cls(layer, tokens).unsqueeze(1), recorded[layer][:, 1:]], 1)
+            return torch.cat([cls(layer, tokens).unsqueeze(1), constants[layer][:, 1:]], 1)
 
         return cast(Tensor, network(images, port))
 
     return run
 
 
-def test_value_of_the_network_gradient_of_the_row(network: FrozenViT) -> None:
+def test_values_are_those_of_the_network_and_gradients_those_of_cls(network: FrozenViT) -> None:
     network, images = network.double(), images_for(network).double()
     editor = Editor(network).double()
-    oracle = with_constant_patches(network, images, editor)
+    reference = with_constant_patches(network, images, editor)
     value, gradient = learned(network.along_cls, images, editor)
-    expected_value, expected = learned(oracle, images, editor)
+    expected_value, expected = learned(reference, images, editor)
     torch.testing.assert_close(value, expected_value, rtol=0, atol=1e-12)
     torch.testing.assert_close(
         gradient, expected, rtol=1e-9, atol=1e-9 * float(expected.abs().max())
     )
     full = learned(network, images, editor)[1]
-    assert (gradient - full).norm() > 1e-3 * full.norm(), "else the patches' share was kept"
+    assert (gradient - full).norm() > 1e-3 * full.norm(), "the full gradient is another one"
     cosine = torch.nn.functional.cosine_similarity(gradient.flatten(), full.flatten(), 0)
     assert cosine > 0.5
 
 
-def test_the_value_is_the_same_to_the_last_bit(network: FrozenViT) -> None:
+def test_values_are_equal_to_the_bit(network: FrozenViT) -> None:
     images, editor = images_for(network), Editor(network)
     for norm in (True, False):
         value = network.along_cls(images, cls=editor.cls, norm=norm)
@@ -132,7 +132,7 @@ def test_single_precision_is_precise_enough(network: FrozenViT) -> None:
     assert (found - expected).norm() < 1e-4 * expected.norm()
 
 
-def test_half_precision_costs_no_more_than_in_the_whole_network(network: FrozenViT) -> None:
+def test_bf16_is_as_precise_as_in_the_whole_network(network: FrozenViT) -> None:
     images, editor = images_for(network), Editor(network)
     runs: list[Run] = [network.along_cls, network]
     expected = [learned(run, images, editor)[1] for run in runs]
@@ -144,12 +144,12 @@ def test_half_precision_costs_no_more_than_in_the_whole_network(network: FrozenV
     assert row < 1.5 * full < 0.15
 
 
-def test_next_to_nothing_is_kept_for_the_backward_pass() -> None:
+def test_little_memory_is_needed_for_the_backward_pass() -> None:
     network = build_backbone("deit_tiny", "random")
     images, editor = images_for(network, 1), Editor(network)
 
     def kept(run: Run) -> int:
-        """Bytes of what autograd holds, but for the weights, which lie there anyway."""
+        """Bytes that autograd saves, without the weights."""
         weights = {w.untyped_storage().data_ptr() for w in network.parameters()}
         held: dict[int, int] = {}
 
@@ -173,7 +173,7 @@ def test_a_block_that_is_not_plain_is_refused(options: dict[str, Any]) -> None:
     vit = VisionTransformer(
         img_size=16, patch_size=8, embed_dim=12, depth=1, num_heads=2, num_classes=0, **others
     )
-    if "gated" in options:  # newer versions of timm can gate what attention has seen
+    if "gated" in options:  # in newer versions of timm
         block: Any = vit.blocks[0]
         block.attn.gate = nn.Linear(12, 12)
     network = FrozenViT(vit, name="other", mean=(0.5,) * 3, std=(0.5,) * 3)
@@ -182,8 +182,8 @@ def test_a_block_that_is_not_plain_is_refused(options: dict[str, Any]) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.filterwarnings("ignore:The .grad attribute")  # torch looks at its own tensors
-def test_compiled_rows_agree() -> None:
+@pytest.mark.filterwarnings("ignore:The .grad attribute")  # caused by torch itself
+def test_compiled_blocks_agree() -> None:
     plain, compiled = build_backbone("micro"), build_backbone("micro")
     compiled.compile_blocks()
     images, editor = images_for(plain), Editor(plain)
@@ -194,7 +194,7 @@ def test_compiled_rows_agree() -> None:
 
 
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="no GPU here")
-def test_a_gpu_finds_the_same_row_and_never_waits(network: FrozenViT) -> None:
+def test_a_gpu_agrees_and_does_not_synchronise(network: FrozenViT) -> None:
     images, editor = images_for(network), Editor(network)
     expected = learned(network.along_cls, images, editor)
     network, images, editor = network.cuda(), images.cuda(), editor.cuda()

@@ -1,7 +1,6 @@
-"""The way through the network that our methods take, against the one that timm takes.
+"""The shortcuts of `PortedViT` give the values and gradients of timm's forward pass.
 
-Patches by a product, additions that wait for the next block, CLS exchanged by a choice: all of it
-computes the same numbers, and the same gradients.
+Patch embedding as a matrix product, sums delayed to the next block, CLS replaced by torch.where.
 """
 
 from __future__ import annotations
@@ -33,8 +32,8 @@ def network(request: pytest.FixtureRequest) -> FrozenViT:
     return NETWORKS[request.param]()
 
 
-def timms_way(network: FrozenViT, images: Tensor, editor: Editor) -> Tensor:
-    """All tokens as they leave the last block, `[B, N, D]`."""
+def timm_tokens(network: FrozenViT, images: Tensor, editor: Editor) -> Tensor:
+    """Tokens after the last block `[B, N, D]`, computed by timm's modules."""
     vit = network.vit
     tokens: Tensor = vit.norm_pre(vit.patch_drop(vit._pos_embed(vit.patch_embed(images))))
     for layer, block in enumerate(vit.blocks):
@@ -44,7 +43,7 @@ def timms_way(network: FrozenViT, images: Tensor, editor: Editor) -> Tensor:
 
 
 def learned(tokens: Tensor, editor: Editor) -> tuple[Tensor, Tensor]:
-    """CLS, and the gradient of one number made of it."""
+    """CLS, and the gradient of a scalar function of it."""
     cls = tokens[:, 0].to(editor.weight.dtype)
     target = torch.linspace(-1, 1, cls.shape[-1], dtype=cls.dtype)
     (gradient,) = torch.autograd.grad((cls - target).square().sum(), [editor.weight])
@@ -55,31 +54,30 @@ def learned(tokens: Tensor, editor: Editor) -> tuple[Tensor, Tensor]:
 def test_values_and_gradients(network: FrozenViT, dtype: torch.dtype, digits: float) -> None:
     network, images = network.to(dtype), images_for(network).to(dtype)
     editor = Editor(network).to(dtype)
-    expected = timms_way(network, images, editor)
+    expected = timm_tokens(network, images, editor)
     whole = network.tokens(images, cls=editor.cls)
     scale = float(expected.detach().abs().max())
     torch.testing.assert_close(whole, expected, rtol=0, atol=digits * scale)
-    with torch.no_grad():  # where CLS may be exchanged in place
+    with torch.no_grad():  # CLS is replaced in place
         torch.testing.assert_close(network.tokens(images, cls=editor.cls), whole.detach())
     value, gradient = learned(expected, editor)
-    for way in (whole, network.tokens(images, cls=editor.cls, only_cls=True)):
-        found, pull = learned(way, editor)
+    for tokens in (whole, network.tokens(images, cls=editor.cls, only_cls=True)):
+        found, grad = learned(tokens, editor)
         torch.testing.assert_close(found, value, rtol=0, atol=digits * scale)
-        assert (pull - gradient).norm() < 10 * digits * gradient.norm()
+        assert (grad - gradient).norm() < 10 * digits * gradient.norm()
 
 
-def test_half_precision_is_rounded_as_often(network: FrozenViT) -> None:
-    """Both ways are about as far from the truth as the other."""
+def test_bf16_is_as_precise_as_with_timm(network: FrozenViT) -> None:
     images, editor = images_for(network), Editor(network)
     with torch.no_grad():
-        true = timms_way(network, images, editor)[:, 0]
+        true = timm_tokens(network, images, editor)[:, 0]
         with torch.autocast("cpu", torch.bfloat16):
-            theirs = timms_way(network, images, editor)[:, 0].float()
+            theirs = timm_tokens(network, images, editor)[:, 0].float()
             ours = network.tokens(images, cls=editor.cls, only_cls=True)[:, 0].float()
     assert (ours - true).norm() < 1.5 * (theirs - true).norm() + 1e-6
 
 
-def test_a_port_is_shown_cls_alone_after_the_first_block(network: FrozenViT) -> None:
+def test_a_cls_port_gets_cls_alone_after_the_first_block(network: FrozenViT) -> None:
     images, shapes = images_for(network), []
 
     def port(layer: int, tokens: Tensor) -> Tensor:
@@ -93,19 +91,19 @@ def test_a_port_is_shown_cls_alone_after_the_first_block(network: FrozenViT) -> 
         assert shapes[1:] == [(1,)] * (network.depth - 1)
 
 
-def test_who_listens_to_a_block_hears_it() -> None:
+def test_hooks_of_blocks_are_called() -> None:
     network = build_backbone("micro")
-    images, heard = images_for(network), []
+    images, calls = images_for(network), []
     expected = network(images)
-    hook = network.vit.blocks[1].register_forward_hook(lambda *_: heard.append(1))
+    hook = network.vit.blocks[1].register_forward_hook(lambda *_: calls.append(1))
     torch.testing.assert_close(network(images), expected)
-    assert heard == [1]
+    assert calls == [1]
     hook.remove()
     network(images)
-    assert heard == [1]
+    assert calls == [1]
 
 
-def test_the_last_block_is_short_behind_any_port(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_last_block_computes_cls_alone_with_any_port(monkeypatch: pytest.MonkeyPatch) -> None:
     network = build_backbone("micro")
     images, short, to_cls = images_for(network), [], network._block_for_cls
 
@@ -123,7 +121,7 @@ def test_the_last_block_is_short_behind_any_port(monkeypatch: pytest.MonkeyPatch
     assert len(short) == 4
 
 
-def test_a_block_with_steps_of_its_own_is_not_taken_apart() -> None:
+def test_a_subclass_of_block_is_called_as_a_whole() -> None:
     class Louder(Block):
         def forward(self, x: Tensor, *given: Any, **more: Any) -> Tensor:
             return 2 * super().forward(x, *given, **more)
@@ -135,7 +133,7 @@ def test_a_block_with_steps_of_its_own_is_not_taken_apart() -> None:
     torch.testing.assert_close(network(images), network.vit.forward_features(images)[:, 0])
 
 
-def test_a_choice_is_an_exchange() -> None:
+def test_compiled_replacement_of_cls() -> None:
     tokens, cls = torch.randn(3, 5, 8), torch.randn(3, 8, dtype=torch.float64)
     chosen = torch.compile(replace_cls, backend="eager")
     with torch.no_grad():
@@ -151,7 +149,7 @@ def patches(**options: Any) -> PatchEmbed:
     [{}, {"bias": False}, {"norm_layer": nn.LayerNorm}, {"strict_img_size": False}],
     ids=str,
 )
-def test_patches_by_a_product(options: dict[str, Any]) -> None:
+def test_patch_embedding_as_a_product(options: dict[str, Any]) -> None:
     cut = patches(**options).double()
     assert _is_product(cut)
     images = torch.randn(2, 3, 24, 24, dtype=torch.float64, requires_grad=True)
@@ -164,7 +162,7 @@ def test_patches_by_a_product(options: dict[str, Any]) -> None:
     )
 
 
-def test_other_patches_are_left_to_timm() -> None:
+def test_other_patch_embeddings_are_left_to_timm() -> None:
     assert not _is_product(patches(output_fmt="NHWC"))
     assert not _is_product(patches(dynamic_img_pad=True))
     assert not _is_product(nn.Conv2d(3, 8, 4))
@@ -173,7 +171,7 @@ def test_other_patches_are_left_to_timm() -> None:
     assert not _is_product(overlapping)
 
 
-def test_tokens_are_embedded_as_timm_does_it(network: FrozenViT) -> None:
+def test_embedded_tokens_are_those_of_timm(network: FrozenViT) -> None:
     images, vit = images_for(network), network.vit
     expected = vit.norm_pre(vit.patch_drop(vit._pos_embed(vit.patch_embed(images))))
     assert torch.equal(embed(vit, images), expected)

@@ -9,7 +9,7 @@ from torch.backends import cuda
 from sodap.execution.eager import compiled_only_if
 
 
-def plans() -> bool:
+def cudnn_attention() -> bool:
     return bool(cuda.cudnn_sdp_enabled())  # type: ignore[no-untyped-call]
 
 
@@ -18,7 +18,7 @@ def cubed(x: torch.Tensor) -> torch.Tensor:
 
 
 def compilations(worth_it: bool) -> int:
-    """How often a function is compiled that is called for the first time."""
+    """Number of compilations in the first call of a compiled function."""
     torch._dynamo.reset()
     seen: list[int] = []
 
@@ -31,42 +31,42 @@ def compilations(worth_it: bool) -> int:
     return len(seen)
 
 
-def test_only_what_is_worth_it_is_compiled_and_planned() -> None:
-    assert plans()
+def test_compilation_and_cudnn_attention_are_switched_off_and_on() -> None:
+    assert cudnn_attention()
     assert compilations(True) == 1
     assert compilations(False) == 0
     assert compilations(True) == 1
     with compiled_only_if(True):
-        assert plans()
+        assert cudnn_attention()
     with compiled_only_if(False):
-        assert not plans()
+        assert not cudnn_attention()
         with compiled_only_if(False):
-            assert not plans()
-        assert not plans()
-    assert plans()
+            assert not cudnn_attention()
+        assert not cudnn_attention()
+    assert cudnn_attention()
 
 
-def test_an_error_turns_everything_back() -> None:
+def test_an_error_restores_the_flags() -> None:
     with pytest.raises(ZeroDivisionError), compiled_only_if(False):
         raise ZeroDivisionError
-    assert plans()
+    assert cudnn_attention()
     assert compilations(True) == 1
 
 
-def test_what_others_have_chosen_is_kept() -> None:
+def test_flags_that_were_off_stay_off() -> None:
     cuda.enable_flash_sdp(False)
     cuda.enable_cudnn_sdp(False)
     try:
         with compiled_only_if(False):
             assert not cuda.flash_sdp_enabled()  # type: ignore[no-untyped-call]
-        assert not plans()
+        assert not cudnn_attention()
     finally:
         cuda.enable_flash_sdp(True)
         cuda.enable_cudnn_sdp(True)
 
 
-def test_two_at_a_time() -> None:
-    """One comes and goes while the other is still inside, and the other way round."""
+def test_overlapping_threads() -> None:
+    """The flags stay set until the last of two overlapping threads leaves."""
     first_is_in, second_is_in, first_is_out = (threading.Event() for _ in range(3))
 
     def first() -> None:
@@ -81,7 +81,7 @@ def test_two_at_a_time() -> None:
     with compiled_only_if(False):
         second_is_in.set()
         assert first_is_out.wait(30)
-        assert not plans()
+        assert not cudnn_attention()
     thread.join()
-    assert plans()
+    assert cudnn_attention()
     assert compilations(True) == 1

@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 import torch
+from tests.conftest import TINY_VIT
 from torch import Tensor
 
 from sodap.evaluation import confusion_matrix
@@ -17,7 +18,7 @@ from sodap.streams import Stream
 
 @pytest.fixture(scope="module")
 def learner(stripes: Stream) -> Learner:
-    return Learner(stripes.classes, method="sequential", device="cpu")
+    return Learner(stripes.classes, method="sequential", device="cpu", **TINY_VIT)
 
 
 @pytest.mark.parametrize("graphs", [False, True])
@@ -61,7 +62,7 @@ def test_full_batches_and_padded_ones_use_a_graph(
 
 
 def test_a_graph_is_dropped_when_tensors_move(stripes: Stream) -> None:
-    learner = Learner(stripes.classes, method="sequential", device="cpu")
+    learner = Learner(stripes.classes, method="sequential", device="cpu", **TINY_VIT)
     forward = Forward(learner.method, learner.runtime, 5)
     forward.uses_graphs = True
     first, images = forward.graphed, stripes.domains[0].test.images
@@ -93,7 +94,7 @@ def test_graphs_are_freed_without_the_garbage_collector(learner: Learner) -> Non
 
 
 def test_evaluate_and_predict_agree(stripes: Stream) -> None:
-    learner = Learner(stripes.classes, method="ncm", device="cpu")
+    learner = Learner(stripes.classes, method="ncm", device="cpu", **TINY_VIT)
     learner.learn(stripes.domains[0])
     split = stripes.domains[1].test
     scores, predicted = learner.evaluate(split), learner.predict(split.images)
@@ -112,7 +113,7 @@ class Uncopyable:
 
 
 def test_a_learner_that_has_predicted_can_be_copied(stripes: Stream) -> None:
-    learner = Learner(stripes.classes, method="ncm", device="cpu")
+    learner = Learner(stripes.classes, method="ncm", device="cpu", **TINY_VIT)
     learner.learn(stripes.domains[0])
     before = learner.evaluate(stripes.domains[0]).predictions
     learner.forward.graphed.graphs[()] = Uncopyable()  # type: ignore[assignment]
@@ -123,7 +124,7 @@ def test_a_learner_that_has_predicted_can_be_copied(stripes: Stream) -> None:
 
 
 def test_routing_is_that_of_the_method(stripes: Stream) -> None:
-    learner = Learner(stripes.classes, device="cpu")
+    learner = Learner(stripes.classes, device="cpu", **TINY_VIT)
     images = stripes.domains[0].test.images
     found = learner.forward.routing(images)
     expected = learner.method.eval().routing(learner.method.backbone.prepare(images))
@@ -132,4 +133,7 @@ def test_routing_is_that_of_the_method(stripes: Stream) -> None:
     assert len(found) == len(expected) > 0
     for one, other in zip(found, expected, strict=True):
         assert torch.equal(one.weights, other.weights)
-    assert Learner(stripes.classes, method="ncm", device="cpu").forward.routing(images) is None
+    assert (
+        Learner(stripes.classes, method="ncm", device="cpu", **TINY_VIT).forward.routing(images)
+        is None
+    )

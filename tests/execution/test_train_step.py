@@ -4,6 +4,7 @@ import inspect
 
 import pytest
 import torch
+from tests.conftest import TINY_VIT
 
 from sodap.errors import SodapError
 from sodap.execution import CannotCaptureError, StepResult, TrainStep
@@ -18,7 +19,7 @@ AUGMENTATION = Augmentation(rotate=20, brightness=0.2)
 
 @pytest.fixture
 def learner(stripes: Stream) -> Learner:
-    learner = Learner(stripes.classes, device="cpu")
+    learner = Learner(stripes.classes, device="cpu", **TINY_VIT)
     learner.method.begin_stage(1, Observations([]))
     return learner
 
@@ -48,7 +49,7 @@ def test_an_epoch_decides_random_numbers_and_learning_rates(stripes: Stream) -> 
     """Augmentation draws from the epoch's generator, whatever was drawn before."""
 
     def losses(*epochs: int) -> list[float]:
-        learner = Learner(stripes.classes, method="sequential", device="cpu")
+        learner = Learner(stripes.classes, method="sequential", device="cpu", **TINY_VIT)
         learner.method.stage = 1
         step, split = step_of(learner, lr=1e-30), stripes.domains[0].train
         found = []
@@ -89,7 +90,9 @@ class Deep(Sequential):
 
 def test_the_loop_reaches_the_method_in_a_few_frames(stripes: Stream) -> None:
     training = Training(epochs=1, batch_size=16)
-    learner = Learner(stripes.classes, method="sequential", training=training, device="cpu")
+    learner = Learner(
+        stripes.classes, method="sequential", training=training, device="cpu", **TINY_VIT
+    )
     learner.method.__class__ = Deep
     learner.learn(stripes.domains[0])
     assert isinstance(learner.method, Deep)

@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 import torch
 from PIL import Image
+from tests.conftest import TINY_VIT
 from torch import Tensor
 
 import sodap
@@ -22,13 +23,13 @@ TRAINING = Training(epochs=4, patience=2, batch_size=16)
 
 @pytest.fixture(scope="module")
 def learner(stripes: Stream) -> Learner:
-    training = Training(epochs=12, patience=12, batch_size=16, lr=5e-3)
+    training = Training(epochs=4, patience=4, batch_size=16, lr=1e-2)
     learner = Learner(stripes.classes, training=training, device="cpu")
     learner.learn(stripes.domains[0])
     return learner
 
 
-def test_it_learns(learner: Learner, stripes: Stream) -> None:
+def test_a_learner_learns(learner: Learner, stripes: Stream) -> None:
     assert learner.evaluate(stripes.domains[0]).accuracy > 0.8
     assert learner.evaluate(stripes.domains[0].val).macro_f1 > 0.8
 
@@ -63,11 +64,11 @@ def test_saved_and_loaded(learner: Learner, stripes: Stream, tmp_path: Path) -> 
     assert torch.equal(loaded.predict(images).probabilities, expected)
     assert loaded.stages_learned == 1
     size = sum(path.stat().st_size for path in (tmp_path / "model").iterdir())
-    assert size < 5_000_000, "the backbone does not belong into the artifact"
+    assert size < 5_000_000, "the backbone is not saved"
 
 
-def test_a_loaded_learner_goes_on_as_the_first_would(stripes: Stream, tmp_path: Path) -> None:
-    one = Learner(stripes.classes, training=TRAINING, device="cpu")
+def test_a_loaded_learner_continues_like_the_saved_one(stripes: Stream, tmp_path: Path) -> None:
+    one = Learner(stripes.classes, training=TRAINING, device="cpu", **TINY_VIT)
     one.learn(stripes.domains[0])
     one.save(tmp_path)
     two = sodap.load(tmp_path)
@@ -87,7 +88,7 @@ def test_a_damaged_model_is_refused(learner: Learner, tmp_path: Path) -> None:
         sodap.load(tmp_path)
 
 
-def test_another_backbone_is_refused(learner: Learner, tmp_path: Path) -> None:
+def test_other_weights_of_the_backbone_are_refused(learner: Learner, tmp_path: Path) -> None:
     learner.save(tmp_path)
     with pytest.raises(SodapError, match="other weights of micro"):
         sodap.load(tmp_path, weights="random")
@@ -95,7 +96,7 @@ def test_another_backbone_is_refused(learner: Learner, tmp_path: Path) -> None:
 
 def test_the_same_seed_gives_the_same_model(stripes: Stream) -> None:
     def learned(seed: int) -> dict[str, torch.Tensor]:
-        learner = Learner(stripes.classes, training=TRAINING, seed=seed, device="cpu")
+        learner = Learner(stripes.classes, training=TRAINING, seed=seed, device="cpu", **TINY_VIT)
         learner.learn(stripes.domains[0])
         return learner.method.state()
 
@@ -115,7 +116,7 @@ def test_early_stop_restores_the_best_epoch(stripes: Stream) -> None:
     assert progress.best_score == max(scores)
     assert progress.best_epoch == scores.index(max(scores)) + 1
     assert progress.epoch == min(30, progress.best_epoch + 2)
-    assert progress.best_epoch < progress.epoch, "the case must be one of going too far"
+    assert progress.best_epoch < progress.epoch, "training must go beyond the best epoch"
     assert learner.evaluate(stripes.domains[0].val).macro_f1 == progress.best_score
     state = learner.method.state()
     assert all(torch.equal(state[key], progress.best[key]) for key in state)
@@ -130,16 +131,17 @@ def test_the_learning_rate_is_a_cosine(stripes: Stream) -> None:
 
 
 @pytest.mark.parametrize(("method", "lr"), [("residual-sodap", 0.02), ("sequential", 0.05)])
-def test_a_stage_goes_on_after_any_epoch(method: str, lr: float, stripes: Stream) -> None:
-    """Stop in the second stage after each epoch in turn; the end is bit-equal every time.
+def test_a_stage_resumes_after_any_epoch(method: str, lr: float, stripes: Stream) -> None:
+    """Resume stage 2 after each of its epochs; the final state is equal to the bit.
 
-    With little patience the stage ends before its time, two epochs after its best one: a stage
-    that goes on must remember which that was and how good, or it would end later.
+    The stage stops early, so the number and score of the best epoch must be restored too.
     """
     training = Training(epochs=8, patience=2, batch_size=8, lr=lr)
 
     def fresh() -> Learner:
-        learner = Learner(stripes.classes, method=method, training=training, device="cpu")
+        learner = Learner(
+            stripes.classes, method=method, training=training, device="cpu", **TINY_VIT
+        )
         learner.learn(stripes.domains[0])
         return learner
 
@@ -155,9 +157,11 @@ def test_a_stage_goes_on_after_any_epoch(method: str, lr: float, stripes: Stream
     ended = whole.learn(stripes.domains[1], on_epoch=lambda progress: keep(whole, progress))
     expected = whole.method.state()
     assert len(kept) == ended.epoch
-    assert ended.best_epoch < ended.epoch < training.epochs, "it was meant to stop early"
+    assert ended.best_epoch < ended.epoch < training.epochs, "the stage must stop early"
     for state, progress in kept:
-        learner = Learner(stripes.classes, method=method, training=training, device="cpu")
+        learner = Learner(
+            stripes.classes, method=method, training=training, device="cpu", **TINY_VIT
+        )
         learner.restore(state, stage=2, stages_learned=1)
         again = learner.learn(stripes.domains[1], resumed=progress)
         found = learner.method.state()
@@ -170,7 +174,7 @@ def test_a_stage_goes_on_after_any_epoch(method: str, lr: float, stripes: Stream
             assert row["val_macro_f1"] == first["val_macro_f1"]
 
 
-def test_settings_that_cannot_be() -> None:
+def test_wrong_settings_are_refused() -> None:
     with pytest.raises(SodapError, match="two or more classes"):
         Learner(["a"])
     with pytest.raises(SodapError, match="two or more classes"):
@@ -193,9 +197,9 @@ def test_settings_that_cannot_be() -> None:
 
 
 @pytest.mark.parametrize("method", ["residual-sodap", "sequential"])
-def test_a_broken_training_says_so_and_leaves_no_trace(method: str, stripes: Stream) -> None:
+def test_a_failed_stage_leaves_the_learner_as_it_was(method: str, stripes: Stream) -> None:
     training = Training(epochs=3, patience=3, batch_size=16, lr=10, weight_decay=1e30)
-    learner = Learner(stripes.classes, method=method, training=training, device="cpu")
+    learner = Learner(stripes.classes, method=method, training=training, device="cpu", **TINY_VIT)
     before = snapshot(learner.method.state())
     with pytest.raises(SodapError, match=r"broke in stage 1, epoch .*: .* (is|are) not"):
         learner.learn(stripes.domains[0])
@@ -232,7 +236,7 @@ def test_predictions_that_are_not_numbers_are_not_scored(
         learner.predict(stripes.domains[0].test.images[:3])
 
 
-def test_what_a_learner_does_not_take(learner: Learner, stripes: Stream, tmp_path: Path) -> None:
+def test_wrong_arguments_are_refused(learner: Learner, stripes: Stream, tmp_path: Path) -> None:
     fresh = Learner(stripes.classes)
     with pytest.raises(SodapError, match="nothing has been learned yet"):
         fresh.predict(stripes.domains[0].test.images)
@@ -259,15 +263,17 @@ def test_bf16_is_close_to_fp32(learner: Learner, stripes: Stream, tmp_path: Path
     torch.testing.assert_close(half.predict(images).probabilities, expected, rtol=0, atol=0.05)
 
 
-def test_a_stage_that_broke_off_in_the_middle_of_a_step_leaves_no_gradient(
+def test_an_interrupted_step_leaves_no_gradients(
     stripes: Stream, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Ctrl-C mostly lands there: Python hears of it when the backward pass is over."""
+    """Python handles Ctrl-C after the backward pass, before the optimiser's step."""
 
     def broken(self: Method) -> None:
         raise KeyboardInterrupt
 
-    learners = [Learner(stripes.classes, training=TRAINING, device="cpu") for _ in range(2)]
+    learners = [
+        Learner(stripes.classes, training=TRAINING, device="cpu", **TINY_VIT) for _ in range(2)
+    ]
     with monkeypatch.context() as for_now:
         for_now.setattr(Method, "before_step", broken)
         with pytest.raises(KeyboardInterrupt):
@@ -299,7 +305,7 @@ def test_wrong_metadata_is_refused(
         sodap.load(tmp_path)
 
 
-def test_a_run_without_a_model_yet(tmp_path: Path) -> None:
+def test_an_unfinished_run_has_no_model(tmp_path: Path) -> None:
     (tmp_path / "config.json").write_text("{}")
     with pytest.raises(SodapError, match="has no model: it is not finished"):
         sodap.load(tmp_path)

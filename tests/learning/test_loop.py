@@ -6,6 +6,7 @@ from dataclasses import replace
 
 import pytest
 import torch
+from tests.conftest import TINY_VIT
 
 from sodap.learning import Learner, StageProgress, Training, learner
 from sodap.streams import Split, Stream
@@ -15,7 +16,7 @@ TRAINING = Training(epochs=3, patience=3, batch_size=16, lr=3e-3)
 
 def test_the_history_has_the_scores_of_the_state_after_each_epoch(stripes: Stream) -> None:
     domain = stripes.domains[0]
-    teacher = Learner(stripes.classes, training=TRAINING, device="cpu")
+    teacher = Learner(stripes.classes, training=TRAINING, device="cpu", **TINY_VIT)
     scores: list[tuple[int, float, float]] = []
     steps: list[tuple[int, int, int]] = []
 
@@ -46,7 +47,7 @@ def test_a_stage_reads_only_the_splits_that_were_moved_to_the_device(
     )
 
     def learned(moved: bool) -> tuple[StageProgress, dict[str, torch.Tensor]]:
-        found = Learner(stripes.classes, method=method, training=TRAINING, device="cpu")
+        found = Learner(stripes.classes, method=method, training=TRAINING, device="cpu", **TINY_VIT)
         return found.learn(blank if moved else domain), found.method.state()
 
     progress, state = learned(moved=False)

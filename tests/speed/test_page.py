@@ -1,4 +1,4 @@
-"""docs/performance.md shows a record as soon as there is one, and says what there is none of."""
+"""docs/performance.md shows every record that exists, and names missing ones."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def keep(home: Path, name: str, **content: Any) -> None:
     (home / f"{name}.json").write_text(json.dumps({"machine": MACHINE, **content}), "utf-8")
 
 
-def test_a_profile_is_drawn_and_tabled(home: Path) -> None:
+def test_a_profile_has_a_picture_and_a_table(home: Path) -> None:
     keep(home, "profile-cpu", backbone="micro", batch=4, steps={"plain": STEP, "fast": STEP})
     page.main()
     text = (home / "page.md").read_text("utf-8")
@@ -47,7 +47,7 @@ def test_a_profile_is_drawn_and_tabled(home: Path) -> None:
     assert not (home / "profile-gpu.svg").exists()
 
 
-def test_runs_of_the_papers_sizes_are_missed_until_they_are_there(home: Path) -> None:
+def test_missing_runs_of_the_papers_sizes_are_named(home: Path) -> None:
     assert "measured runs of the paper's full sizes" in page.page()
     keep(home, "paper-sized", figures={"dr_minutes": 2.5}, targets={}, note="As it was run.")
     text = page.page()

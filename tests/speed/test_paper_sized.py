@@ -1,4 +1,4 @@
-"""Runs of the paper's sizes: the right sizes, a true run, an honest extrapolation."""
+"""Runs at the paper's sizes."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def test_sizes_are_the_papers(name: str, images: int, stages: int) -> None:
         assert sum(domain["val"]) == pytest.approx(sum(domain["test"]), abs=len(sizes.classes))
 
 
-def test_domains_share_memory_and_splits_share_no_image() -> None:
+def test_domains_share_memory_but_splits_share_no_image() -> None:
     stream = random_stream(TINY, 16, 2)
     assert [domain.name for domain in stream.domains] == ["domain 1", "domain 2"]
     assert [domain.name for domain in stream.unseen] == ["domain 3"]
@@ -65,7 +65,7 @@ def test_domains_share_memory_and_splits_share_no_image() -> None:
     assert not torch.equal(first, second)
 
 
-def test_a_part_is_run_and_the_whole_follows() -> None:
+def test_a_part_is_measured_and_extrapolated() -> None:
     config = configuration(["backbone=micro", "bottleneck=16", "device=cpu", "batch_size=8"], 2)
     assert config.training.patience == config.training.epochs == 2
     part = measure_run(TINY, config, 32, 2)
@@ -75,8 +75,8 @@ def test_a_part_is_run_and_the_whole_follows() -> None:
     assert 0 < extrapolate(part, TINY, 2) < extrapolate(part, TINY, 20)
 
 
-def test_the_whole_of_a_known_machine() -> None:
-    """Ten seconds to start, five to warm up, an epoch of 4 s, 3 s beside the epochs of a stage."""
+def test_extrapolation_of_known_durations() -> None:
+    """10 s to start, 5 s to warm up, 4 s per epoch, 3 s per stage besides the epochs."""
     part = {
         "stages": 2,
         "epochs": 2,
@@ -90,7 +90,7 @@ def test_the_whole_of_a_known_machine() -> None:
     assert extrapolate(complete, TINY, 2) == pytest.approx(complete["minutes"])
 
 
-def test_busy_counts_from_the_moment_that_is_asked_for() -> None:
+def test_utilisation_since_a_time() -> None:
     with BusyGpu() as gpu:
         pass
     gpu.samples = [(1.0, 0.0), (2.0, 0.5), (3.0, 1.0)]
@@ -98,10 +98,10 @@ def test_busy_counts_from_the_moment_that_is_asked_for() -> None:
     assert gpu.share(4.0) is None
 
 
-def test_a_name_that_is_given_again_is_run_again(
+def test_a_name_given_several_times_is_run_several_times(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Medians count, but for the minutes: the first run compiles, as every user's does."""
+    """Figures are medians, except the minutes, which are those of the first run."""
     rates = {"train_images_per_second": 1.0, "inference_images_per_second": None}
     size = {"stages": 3, "epochs": 20}
     measures = [(1.0, 0.9), (0.3, 0.7), (0.4, 0.8)]

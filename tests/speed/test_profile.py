@@ -1,4 +1,4 @@
-"""The profile of a step: every microsecond belongs to one kind, and a record draws one picture."""
+"""The profile of a training step."""
 
 from __future__ import annotations
 
@@ -20,11 +20,11 @@ from benchmarks.profile import (
 )
 
 
-def test_every_microsecond_has_one_kind() -> None:
+def test_every_microsecond_is_counted_once() -> None:
     kernels = [
         Kernel("gemm", 100.0, 30.0, "products"),
-        Kernel("flash", 120.0, 30.0, "attention"),  # its first 10 overlap
-        Kernel("inner", 125.0, 5.0, "prompter"),  # hidden behind the two
+        Kernel("flash", 120.0, 30.0, "attention"),  # overlaps by 10
+        Kernel("inner", 125.0, 5.0, "prompter"),  # within the two
         Kernel("adam", 180.0, 20.0, "optimiser"),
     ]
     found = summed(kernels)
@@ -45,7 +45,7 @@ def test_every_microsecond_has_one_kind() -> None:
     assert sum(share for letter, _ in KINDS.values() for _, share in runs(line, letter)) == 1
 
 
-def test_a_column_shows_what_took_most_of_it() -> None:
+def test_a_column_shows_the_longest_kind() -> None:
     tiny = [Kernel("x", float(at), 0.4, "norm, pointwise") for at in range(COLUMNS)]
     found = summed([*tiny, Kernel("y", COLUMNS - 0.5, 0.5, "optimiser")])
     assert found["line"] == "." * (COLUMNS - 1) + "o"
@@ -72,18 +72,18 @@ def test_a_column_shows_what_took_most_of_it() -> None:
         ("_entmax15_forward", "prompter"),
     ],
 )
-def test_names_of_kernels(name: str, kind: str) -> None:
+def test_kinds_of_kernels(name: str, kind: str) -> None:
     assert kind_by_name(name) == kind
 
 
-def test_a_replay_takes_its_kinds_from_the_step_that_was_recorded() -> None:
+def test_a_replay_has_the_kinds_of_the_captured_step() -> None:
     launched = [Kernel("gemm", 0, 1, "prompter"), Kernel("gemm", 1, 1, "products")]
     again = [Kernel("gemm", 10.0 * at, 1, "products") for at in range(3)]
     kinds = [each.kind for each in replayed(again, launched)]
     assert kinds == ["prompter", "products", "products"]
 
 
-def test_a_step_on_a_processor(tmp_path: Path) -> None:
+def test_a_step_on_a_cpu(tmp_path: Path) -> None:
     steps = {name: profile_step(each) for name, each in contenders("cpu", "micro", 4)}
     for step in steps.values():
         assert sum(step["sums"].values()) == pytest.approx(step["watched_milliseconds"], abs=0.01)
