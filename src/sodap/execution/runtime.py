@@ -51,7 +51,7 @@ class Runtime:
 
     def place(self, method: AnyMethod, *, compile: bool = False) -> AnyMethod:
         """Move a method to the device, in its precision, and compile it if asked."""
-        self.fabric.to_device(method)
+        method.to(self.device)  # Fabric.to_device would print advice about TF32
         if self.half_on_gpu:
             method.backbone.round_weights(torch.bfloat16)
         if compile:
