@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import json
 import os
 import signal
@@ -10,14 +11,17 @@ import sys
 from pathlib import Path
 
 import pytest
+from rich.console import Console
 from tests.cli.conftest import Call, read_until, start
+from tests.conftest import make_stream
 
 import sodap as package
+from sodap.cli.progress import RunProgress
 from sodap.runs import load_config, run
 from sodap.runs.reading import read_record
 from sodap.storage import write_json
 
-RUN = ["stream=digits-mini", "epochs=3", "patience=3", "batch_size=4", "device=cpu"]
+RUN = ["stream=digits-mini", "epochs=2", "patience=2", "batch_size=8", "device=cpu"]
 
 
 def test_version_and_help(tmp_path: Path, sodap: Call) -> None:
@@ -109,7 +113,7 @@ def test_an_unreadable_image_is_one_sentence_and_exit_code_2(tmp_path: Path, sod
 
 
 def test_a_run_prints_a_line_an_epoch_and_its_result(tmp_path: Path, sodap: Call) -> None:
-    command = ["run", "sequential", *RUN, "epochs=2", "--out", "mine"]
+    command = ["run", "sequential", *RUN, "--out", "mine"]
     first = sodap(*command)
     assert first.code == 0, first.err
     record = read_record(tmp_path / "mine" / "record.json")
@@ -124,6 +128,21 @@ def test_a_run_prints_a_line_an_epoch_and_its_result(tmp_path: Path, sodap: Call
     assert again.code == 0
     assert "mine is finished already; nothing is left to do" in again.out
     assert f"AvgACC {record.metrics.accuracy.average_accuracy:.3f}" in again.out
+
+
+def test_a_run_on_a_terminal_shows_progress_bars(tmp_path: Path) -> None:
+    shown = io.StringIO()
+    console = Console(file=shown, force_terminal=True, width=120, color_system=None)
+    with RunProgress(console) as progress:
+        config = load_config("sequential", ["epochs=1", "batch_size=8", "device=cpu"])
+        run(config, tmp_path / "run", stream=make_stream(), callback=progress)
+        progress.progress.refresh()
+    text = shown.getvalue()
+    assert "━" in text
+    assert "2/2" in text, "domains learned"
+    assert "images/s" in text
+    assert "stage 2 domain 1: 1 epoch in " in text
+    assert ", epoch 1: ce" not in text, "no line an epoch on a terminal"
 
 
 def test_messages_of_resume(tmp_path: Path, sodap: Call) -> None:
