@@ -17,7 +17,7 @@ from sodap.reporting.tables.table import (
     Row,
     Table,
     change_cell,
-    number_cell,
+    count_cell,
     number_table,
     score_cell,
 )
@@ -134,7 +134,7 @@ def recall_table(run: LoadedRun) -> Table:
 def confusion_tables(run: LoadedRun) -> Iterator[Table]:
     for name, matrix in zip(run.domains, run.record.confusions[-1], strict=True):
         caption = f"{name}: true classes (rows) and predictions (columns)"
-        yield number_table(caption, ["Class", *run.classes], run.classes, matrix, number_cell)
+        yield number_table(caption, ["Class", *run.classes], run.classes, matrix, count_cell)
 
 
 def nan_predictions(run: LoadedRun) -> str:

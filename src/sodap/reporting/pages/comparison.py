@@ -339,4 +339,7 @@ def scores_sentence(runs: Sequence[LoadedRun]) -> str:
 
 
 def _listed(runs: Sequence[LoadedRun], key: str) -> str:
-    return ", ".join(f"{run.name} {format_score(METRICS[key].of(run.record))}" for run in runs)
+    scores = [format_score(METRICS[key].of(run.record)) for run in runs]
+    if len(runs) == 1:
+        return scores[0]
+    return ", ".join(f"{run.name} {score}" for run, score in zip(runs, scores, strict=True))

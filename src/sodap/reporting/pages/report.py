@@ -94,7 +94,10 @@ def _opening(runs: Sequence[LoadedRun]) -> str:
         return scores_sentence(runs)
     if len(runs) == 1:
         return f"{runs[0].name} has not finished a stage of {runs[0].stream_name}."
-    return f"Streams: {', '.join(dict.fromkeys(run.stream_name for run in runs))}."
+    streams = list(dict.fromkeys(run.stream_name for run in runs))
+    if len(streams) == 1:
+        return f"Domains: {' → '.join(next((r.domains for r in runs if r.stages), []))}."
+    return f"Streams: {', '.join(streams)}."
 
 
 def inline(text: str) -> Markup:

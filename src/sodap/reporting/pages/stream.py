@@ -8,7 +8,7 @@ from sodap.formats import plural
 from sodap.reporting.figures import images as figures
 from sodap.reporting.loading import LoadedRun
 from sodap.reporting.pages.blocks import Block, FigureBlock, Paragraph, Section
-from sodap.reporting.tables.table import Table, number_cell
+from sodap.reporting.tables.table import Table, count_cell
 
 SPLIT_NAMES = {"train": "training", "val": "validation", "test": "test"}
 
@@ -53,7 +53,7 @@ def counts_table(run: LoadedRun) -> Table:
             [
                 domain.name,
                 SPLIT_NAMES[split],
-                *map(number_cell, [*counts, sum(counts)]),
+                *map(count_cell, [*counts, sum(counts)]),
             ]
             for domain in run.record.stream.domains
             for split, counts in domain.counts.model_dump().items()

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from sodap.evaluation import PairedDifference
 from sodap.formats import MISSING, format_difference, format_score
@@ -49,8 +49,13 @@ def score_cell(value: float | None, *, faint: bool = False, bold: bool = False) 
 
 
 def number_cell(value: float | None, form: str = ",") -> Cell:
-    """A number in a format such as `.3f`, by default with commas between thousands; 0 is faint."""
-    return Cell(MISSING if value is None else format(value, form), value, faint=value == 0)
+    """A number in a format such as `.3f`, by default with commas between thousands."""
+    return Cell(MISSING if value is None else format(value, form), value)
+
+
+def count_cell(value: float | None) -> Cell:
+    """A count; 0 is faint."""
+    return replace(number_cell(value), faint=value == 0)
 
 
 def change_cell(value: float, *, bold: bool = False) -> Cell:
