@@ -6,7 +6,7 @@ from typing import Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
-from sodap.errors import SodapError
+from sodap.errors import invalid
 from sodap.methods import method_names
 from sodap.runs.named_yaml import GRIDS, read_named_yaml, yaml_names
 
@@ -36,6 +36,4 @@ def read_grid(name: str) -> GridRecipe:
     try:
         return GridRecipe.model_validate(content)
     except ValidationError as error:
-        first = error.errors()[0]
-        key = ".".join(map(str, first["loc"]))
-        raise SodapError(f"grid '{name}', '{key}': {first['msg'].lower()}") from error
+        raise invalid(f"grid '{name}'", error) from error

@@ -10,7 +10,7 @@ from typing import Any, Literal
 import yaml
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
-from sodap.errors import SodapError
+from sodap.errors import SodapError, invalid
 from sodap.learning.training import Training
 from sodap.methods import check_method_name, find_method, method_names
 from sodap.runs.named_yaml import RECIPES, read_named_yaml, yaml_names
@@ -132,13 +132,7 @@ def validate(content: Mapping[str, Any], source: str) -> RunConfig:
         config = RunConfig.model_validate(content)
         config.described()
     except ValidationError as error:
-        first = error.errors()[0]
-        key = ".".join(map(str, first["loc"]))
-        given = first.get("input")
-        shown = f" (got {given!r})" if isinstance(given, (str, int, float, bool)) else ""
-        where = f"{source}, '{key}'" if key else source  # a conflict of two keys has no key
-        message = first["msg"].lower().removeprefix("value error, ")
-        raise SodapError(f"{where}: {message}{shown}") from error
+        raise invalid(source, error) from error
     return config
 
 

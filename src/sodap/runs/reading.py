@@ -8,7 +8,7 @@ from typing import Any, TypeVar
 
 from pydantic import BaseModel, ValidationError
 
-from sodap.errors import SodapError
+from sodap.errors import SodapError, invalid
 from sodap.runs.config import RunConfig
 from sodap.runs.kept import KeptResult
 from sodap.runs.record import (
@@ -92,8 +92,4 @@ def checked(model: type[S], content: Any, path: Path) -> S:
     try:
         return model.model_validate(content)
     except ValidationError as error:
-        first = error.errors()[0]
-        key = ".".join(map(str, first["loc"]))
-        raise SodapError(
-            f"{path} does not have the expected content: '{key}': {first['msg'].lower()}"
-        ) from error
+        raise invalid(str(path), error) from error
