@@ -218,12 +218,11 @@ def show_result(result: CheckResult) -> None:
         _print(f"[bold red]cannot be learned:[/] {escape(obstacle)}")
     for leak in result.leaks:
         _print(f"[bold red]leak:[/] {escape(str(leak))}")
-    if not result.leaks:
-        # Green only if everything was checked.
-        colour = "green" if result.all_checked else "yellow"
-        _print(f"[{colour}]{escape(result.verdict)}[/]")
-    elif result.unchecked:
-        _print(escape(result.unchecked))
+    for question in result.questions:
+        _print(f"[yellow]question:[/] {escape(question)}")
+    # Green only if everything was checked.
+    colour = "bold red" if result.leaks else "green" if result.all_checked else "yellow"
+    _print(f"[{colour}]{escape(result.verdict)}[/]")
 
 
 def _counts_table(result: CheckResult) -> Table:

@@ -8,8 +8,8 @@ import torch
 
 from sodap.errors import SodapError
 from sodap.streams.cache import cached_images
-from sodap.streams.items import SPLITS
-from sodap.streams.plans import Plan, PlannedDomain
+from sodap.streams.items import SPLITS, PlannedDomain
+from sodap.streams.plans import Plan
 from sodap.streams.stream import Domain, Split, Stream
 
 

@@ -1,7 +1,8 @@
-"""`Item`, an image file with its labels, and `Source`, a data set that yields items."""
+"""`Item`, an image file with its labels; `Source`, a data set of items; `PlannedDomain`."""
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -44,3 +45,35 @@ class Source:
     """Returns all items below a folder; raises SodapError if the files are not as expected."""
     totals: Mapping[str, int] = field(default_factory=dict)
     """Number of images of each original label in the complete data set."""
+
+
+@dataclass(frozen=True)
+class PlannedDomain:
+    """The items of a domain and the split of each item."""
+
+    name: str
+    root: Path | None
+    """The folder that paths are relative to; None if there are only lists and no images."""
+    items: tuple[Item, ...]
+    splits: tuple[str, ...] = ()
+    """One for each item; empty until they are assigned."""
+    learned: bool = True
+    origin: str = ""
+    """Where the names of groups come from: a group of one origin is one patient in all domains."""
+
+    def in_split(self, split: str) -> list[Item]:
+        """The items of a split, sorted by file name."""
+        chosen = [item for item, own in zip(self.items, self.splits, strict=True) if own == split]
+        return sorted(chosen, key=lambda item: relative(item.path, self.root))
+
+    def counts(self, split: str | None = None) -> Counter[str]:
+        """Number of images of each class, in one split or in all."""
+        pairs = zip(self.items, self.splits, strict=True)
+        return Counter(item.label for item, own in pairs if split in (None, own))
+
+
+def relative(path: Path, root: Path | None) -> str:
+    """A path relative to `root`, with slashes; unchanged if the file is not below `root`."""
+    if root is not None and path.is_relative_to(root):
+        path = path.relative_to(root)
+    return path.as_posix()

@@ -10,46 +10,28 @@ from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
+from typing import Literal
 
 from sodap.errors import SodapError
 from sodap.streams.augmentation import Augmentation
 from sodap.streams.catalogue import find_source, locate, read_source
-from sodap.streams.items import SPLITS, Item, Source
+from sodap.streams.items import SPLITS, Item, PlannedDomain, Source, relative
 from sodap.streams.names import printable
 from sodap.streams.paper_lists import match_list, read_list_rows, read_paper_lists
 from sodap.streams.protocols import EIGHT_ONE_ONE, DomainSpec, Protocol, find_protocol
 from sodap.streams.sources.folder import read_folder
 from sodap.streams.sources.table import read_table
 from sodap.streams.splits import (
+    Fractions,
     SplitRow,
     apply_splits,
     assign_splits,
     given_splits,
-    relative,
     undersample,
 )
 
-
-@dataclass(frozen=True)
-class PlannedDomain:
-    """The items of a domain and the split of each item."""
-
-    name: str
-    root: Path | None
-    """The folder that paths are relative to; None if there are only lists and no images."""
-    items: tuple[Item, ...]
-    splits: tuple[str, ...]
-    learned: bool = True
-
-    def in_split(self, split: str) -> list[Item]:
-        """The items of a split, sorted by file name."""
-        chosen = [item for item, own in zip(self.items, self.splits, strict=True) if own == split]
-        return sorted(chosen, key=lambda item: relative(item.path, self.root))
-
-    def counts(self, split: str | None = None) -> Counter[str]:
-        """Number of images of each class, in one split or in all."""
-        pairs = zip(self.items, self.splits, strict=True)
-        return Counter(item.label for item, own in pairs if split in (None, own))
+GroupNames = Literal["separate", "shared"]
+"""Whether groups of the same name in two data sets are different patients or the same one."""
 
 
 @dataclass(frozen=True)
@@ -62,6 +44,8 @@ class Plan:
     augmentation: Augmentation = field(default_factory=Augmentation)
     differences: tuple[str, ...] = ()
     """How the files differ from the complete data set, the paper or the saved splits."""
+    grouped: bool = True
+    """Whether all images of a group should be in one split."""
 
     def rows(self) -> list[SplitRow]:
         """The rows of `splits.csv`."""
@@ -90,6 +74,7 @@ def plan_protocol(
     *,
     lists: Path | None = None,
     saved: Sequence[SplitRow] | None = None,
+    groups: GroupNames = "separate",
 ) -> Plan:
     """Apply a protocol to the data sets below `roots`.
 
@@ -99,6 +84,7 @@ def plan_protocol(
     if isinstance(protocol, str):
         protocol = find_protocol(protocol)
     published = None if lists is None else _published_lists(protocol, lists)
+    _check_saved([spec.name for spec in protocol.domains], saved)
     differences: list[str] = []
     items_of: dict[str, list[Item]] = {}
     domains = []
@@ -111,27 +97,88 @@ def plan_protocol(
         items = [item for item in items_of[source.name] if spec.part in (None, item.domain)]
         if not items:
             raise SodapError(f"{source.title} has no images of {spec.part} at {root}")
+        domain = PlannedDomain(
+            spec.name,
+            root,
+            tuple(items),
+            learned=spec.name not in protocol.unseen,
+            origin=source.name if groups == "separate" else "",
+        )
         if saved is not None:
-            matched = apply_splits(items, saved, spec.name, root=root)
-            differences += matched.differences(spec.name, "saved splits")
-            items, splits = matched.items, matched.splits
+            domain = _with_saved(domain, saved, differences)
         elif published is not None:
             matched = match_list(items, published[spec.listed or ""])
             differences += matched.differences(spec.name, "authors' lists")
-            items, splits = matched.items, matched.splits
-        else:
-            items, splits = _draw(protocol, spec, items, seed, root)
-        learned = spec.name not in protocol.unseen
-        domain = PlannedDomain(spec.name, root, tuple(items), tuple(splits), learned)
-        differences += _unexpected(protocol, spec, domain)
+            domain = replace(domain, items=tuple(matched.items), splits=tuple(matched.splits))
+        if not domain.splits and spec.keep is not None:
+            domain = replace(domain, items=tuple(undersample(items, spec.keep, seed, root=root)))
+        if not domain.splits and not domain.learned:
+            domain = replace(domain, splits=("test",) * len(domain.items))
         domains.append(domain)
+    domains = _assign(domains, protocol.fractions, seed, protocol.grouped, differences)
+    for spec, domain in zip(protocol.domains, domains, strict=True):
+        differences += _unexpected(protocol, spec, domain)
     return Plan(
         protocol.name,
         protocol.classes,
         tuple(domains),
         protocol.augmentation,
         tuple(differences),
+        protocol.grouped,
     )
+
+
+def _check_saved(domains: Sequence[str], saved: Sequence[SplitRow] | None) -> None:
+    """Raise an error for the splits of another stream."""
+    known = list(dict.fromkeys(row.domain for row in saved or ()))
+    if saved is not None and not set(domains) & set(known):
+        raise SodapError(
+            f"the saved splits are those of another stream: they have the domains "
+            f"{', '.join(known) or '(none)'}, not {', '.join(domains)}"
+        )
+
+
+def _with_saved(
+    domain: PlannedDomain, saved: Sequence[SplitRow], differences: list[str]
+) -> PlannedDomain:
+    """The domain with its saved splits; a domain that the file does not know stays without."""
+    if all(row.domain != domain.name for row in saved):
+        differences.append(f"{domain.name}: not in the saved splits, so it is split now")
+        return domain
+    matched = apply_splits(domain.items, saved, domain.name, root=domain.root)
+    differences += matched.differences(domain.name, "saved splits")
+    return replace(domain, items=tuple(matched.items), splits=tuple(matched.splits))
+
+
+def _assign(
+    domains: list[PlannedDomain],
+    fractions: Fractions,
+    seed: int,
+    grouped: bool,
+    differences: list[str],
+) -> list[PlannedDomain]:
+    """Assign the splits that are missing, and note where groups make them uneven."""
+    assigned: dict[str, PlannedDomain] = {}
+    for origin in dict.fromkeys(domain.origin for domain in domains):
+        own = [domain for domain in domains if domain.origin == origin]
+        done = assign_splits(own, fractions, seed, grouped=grouped)
+        assigned |= {domain.name: domain for domain in done}
+    for domain in domains:
+        if not domain.splits:
+            differences += _uneven(assigned[domain.name], fractions)
+    return [assigned[domain.name] for domain in domains]
+
+
+def _uneven(domain: PlannedDomain, fractions: Fractions) -> list[str]:
+    """Val and test splits that are far from their share because groups are kept together."""
+    total, found = len(domain.items), Counter(domain.splits)
+    shares = {name: part / sum(fractions) for name, part in zip(SPLITS, fractions, strict=True)}
+    return [
+        f"{domain.name}: {found[name]} of {total} images are in {name} instead of "
+        f"{shares[name] * total:.0f}, because groups are kept together"
+        for name in ("val", "test")
+        if abs(found[name] - shares[name] * total) > max(5, shares[name] * total / 2)
+    ]
 
 
 def _published_lists(protocol: Protocol, folder: Path) -> dict[str, dict[str, str]]:
@@ -144,18 +191,6 @@ def _published_lists(protocol: Protocol, folder: Path) -> dict[str, dict[str, st
     return lists
 
 
-def _draw(
-    protocol: Protocol, spec: DomainSpec, items: list[Item], seed: int, root: Path | None
-) -> tuple[list[Item], list[str]]:
-    """Undersample a domain as its protocol says and assign splits."""
-    if spec.keep is not None:
-        items = undersample(items, spec.keep, seed, root=root)
-    if spec.name in protocol.unseen:
-        return items, ["test"] * len(items)
-    splits = assign_splits(items, protocol.fractions, seed, grouped=protocol.grouped, root=root)
-    return items, splits
-
-
 def plan_lists(lists: Path) -> Plan:
     """The plan that the authors' lists describe, without images, to check counts and groups."""
     protocol = find_protocol("paper-dr")
@@ -165,7 +200,8 @@ def plan_lists(lists: Path) -> Plan:
     for spec in protocol.domains:
         own = [row for row in rows if row.domain == spec.listed]
         items = tuple(Item(Path(r.path), r.label, r.original, r.group or None) for r in own)
-        domain = PlannedDomain(spec.name, None, items, tuple(row.split for row in own))
+        splits = tuple(row.split for row in own)
+        domain = PlannedDomain(spec.name, None, items, splits, origin=spec.source)
         differences += _unexpected(protocol, spec, domain)
         domains.append(domain)
     return Plan(protocol.name, protocol.classes, tuple(domains), differences=tuple(differences))
@@ -236,17 +272,16 @@ def _plan_own(
             raise SodapError(f"{item.path} is listed twice; list every image once")
         seen.add(item.path)
         parts.setdefault(item.domain or name, []).append(item)
+    _check_saved(list(parts), saved)
     domains = []
     differences: list[str] = []
     for part, own in parts.items():
+        domain = PlannedDomain(part, root, tuple(own))
         if saved is not None:
-            matched = apply_splits(own, saved, part, root=root)
-            differences += matched.differences(part, "saved splits")
-            own, splits = matched.items, matched.splits
+            domain = _with_saved(domain, saved, differences)
         elif any(item.split is not None for item in own):
-            splits = given_splits(own)
-        else:
-            splits = assign_splits(own, EIGHT_ONE_ONE, seed, grouped=True, root=root)
-        domains.append(PlannedDomain(part, root, tuple(own), tuple(splits)))
+            domain = replace(domain, splits=tuple(given_splits(own)))
+        domains.append(domain)
+    domains = _assign(domains, EIGHT_ONE_ONE, seed, True, differences)
     classes = tuple(sorted({item.label for item in items}))
     return Plan(name, classes, tuple(domains), differences=tuple(differences))

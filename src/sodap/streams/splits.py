@@ -9,15 +9,15 @@ from __future__ import annotations
 import csv
 import io
 from collections import Counter, defaultdict
-from collections.abc import Mapping, Sequence
-from dataclasses import astuple, dataclass, fields
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import astuple, dataclass, fields, replace
 from pathlib import Path
 from typing import Literal
 
 from sodap.errors import SodapError
 from sodap.randomness import Randomness
 from sodap.storage import write_bytes
-from sodap.streams.items import SPLITS, Item
+from sodap.streams.items import SPLITS, Item, PlannedDomain, relative
 from sodap.streams.names import is_utf8, printable
 
 Fractions = tuple[float, float, float]
@@ -28,35 +28,66 @@ Fractions = tuple[float, float, float]
 
 
 def assign_splits(
-    items: Sequence[Item],
-    fractions: Fractions,
-    seed: int,
-    *,
-    grouped: bool,
-    root: Path | None = None,
-) -> list[str]:
-    """Assign each item to a split, stratified by label; returns splits in the order of the items.
+    domains: Sequence[PlannedDomain], fractions: Fractions, seed: int, *, grouped: bool
+) -> list[PlannedDomain]:
+    """Assign the images of all domains without splits; domains with splits stay as they are.
 
-    With `grouped`, all images of a group get the same split. An image without a group counts as a
-    group of one. If no group mixes labels, every split is within one group of its share of each
-    class. A class with at least as many groups as there are splits is in every split, even if its
-    share is less than one group. File names are taken relative to `root`.
+    The domains are of one origin. With `grouped`, all images of a group get the same split in all
+    domains; a group in a domain with splits keeps the split that it has there. An image without a
+    group counts as a group of one.
+
+    Splits are stratified by domain and label. If no group mixes labels or domains, every split is
+    within one group of its share of each class. A class of a domain with at least as many groups
+    as there are splits is in every split, even if its share is less than one group.
     """
     shares = _normalise(fractions)
-    groups: dict[str, list[int]] = defaultdict(list)
-    for index, item in enumerate(items):
-        own = f"file {relative(item.path, root)}"
-        groups[f"group {item.group}" if grouped and item.group is not None else own].append(index)
+    units: dict[Unit, list[tuple[int, int]]] = defaultdict(list)
+    for number, domain in enumerate(domains):
+        for index, item in enumerate(domain.items if not domain.splits else ()):
+            units[_unit(item, number, domain.root, grouped)].append((number, index))
 
     randomness = Randomness(seed)
-    shuffled = sorted(groups, key=lambda key: (randomness.number(f"split {key}"), key))
-    labels = {key: Counter(items[index].label for index in groups[key]) for key in shuffled}
-    assigned = _assign_groups(labels, shares)
-    splits = [""] * len(items)
-    for key, members in groups.items():
-        for index in members:
-            splits[index] = assigned[key]
-    return splits
+    shuffled = sorted(units, key=lambda unit: (randomness.number(f"split {unit[0]}"), unit))
+    strata = {
+        unit: Counter((number, domains[number].items[index].label) for number, index in units[unit])
+        for unit in shuffled
+    }
+    fixed = _known_splits(domains) if grouped else {}
+    assigned = _assign_units(strata, shares, {u: fixed[u] for u in shuffled if u in fixed})
+    return [
+        domain
+        if domain.splits
+        else replace(
+            domain,
+            splits=tuple(
+                assigned[_unit(item, number, domain.root, grouped)] for item in domain.items
+            ),
+        )
+        for number, domain in enumerate(domains)
+    ]
+
+
+Unit = tuple[str, int]
+"""What gets one split: a group, or a file without a group and the number of its domain."""
+
+Stratum = tuple[int, str]
+"""The number of a domain and a label."""
+
+
+def _unit(item: Item, number: int, root: Path | None, grouped: bool) -> Unit:
+    if grouped and item.group is not None:
+        return f"group {item.group}", -1
+    return f"file {relative(item.path, root)}", number
+
+
+def _known_splits(domains: Iterable[PlannedDomain]) -> dict[Unit, str]:
+    """The split of each group in domains with splits; where it has several, the most frequent."""
+    found: dict[Unit, Counter[str]] = defaultdict(Counter)
+    for domain in domains:
+        for item, split in zip(domain.items, domain.splits, strict=False):
+            if item.group is not None:
+                found[_unit(item, 0, None, True)][split] += 1
+    return {unit: max(SPLITS, key=lambda name: found[unit][name]) for unit in found}
 
 
 def _normalise(fractions: Fractions) -> dict[str, float]:
@@ -70,50 +101,61 @@ def _normalise(fractions: Fractions) -> dict[str, float]:
     return {name: part / whole for name, part in zip(SPLITS, fractions, strict=True) if part > 0}
 
 
-def _assign_groups(
-    labels: Mapping[str, Counter[str]], shares: Mapping[str, float]
-) -> dict[str, str]:
-    """A split for each group; `labels` counts the labels in each group, in random order."""
-    total: Counter[str] = sum(labels.values(), Counter())
-    holders = {label: [key for key, counts in labels.items() if label in counts] for label in total}
-    rarest_first = sorted(total, key=lambda label: (len(holders[label]), label))
-    held: dict[str, Counter[str]] = {name: Counter() for name in shares}
-    assigned: Counter[str] = Counter()
-    split_of: dict[str, str] = {}
+def _assign_units(
+    strata: Mapping[Unit, Counter[Stratum]],
+    shares: Mapping[str, float],
+    fixed: Mapping[Unit, str],
+) -> dict[Unit, str]:
+    """A split for each unit, `fixed` ones first.
 
-    def assign(key: str, name: str) -> None:
-        split_of[key] = name
-        held[name].update(labels[key])
-        assigned.update(labels[key])
+    `strata` counts the images of each stratum in each unit; the units are in random order.
+    """
+    total: Counter[Stratum] = sum(strata.values(), Counter())
+    holders: dict[Stratum, list[Unit]] = {stratum: [] for stratum in total}
+    for unit, counts in strata.items():
+        for stratum in counts:
+            holders[stratum].append(unit)
+    rarest_first = sorted(total, key=lambda stratum: (len(holders[stratum]), stratum))
+    held: dict[str, Counter[Stratum]] = {name: Counter() for name in SPLITS}
+    assigned: Counter[Stratum] = Counter()
+    split_of: dict[Unit, str] = {}
 
-    def deficit(name: str, counts: Counter[str]) -> float:
+    def assign(unit: Unit, name: str) -> None:
+        split_of[unit] = name
+        held[name].update(strata[unit])
+        assigned.update(strata[unit])
+
+    def deficit(name: str, counts: Counter[Stratum]) -> float:
         """How far a split is below its share once these images are assigned as well.
 
         Adding them where this is largest reduces the squared error over all splits the most.
         """
         return sum(
-            count * (shares[name] * (assigned[label] + count) - held[name][label]) / total[label]
-            for label, count in sorted(counts.items())
+            count * (shares[name] * (assigned[each] + count) - held[name][each]) / total[each]
+            for each, count in sorted(counts.items())
         )
 
-    # First give every split one group of each class, small groups to the splits with small
-    # shares. With too few groups, train and test come before val.
-    for label in rarest_first:
-        present = {split_of[key] for key in holders[label] if key in split_of}
+    for unit, name in fixed.items():
+        assign(unit, name)
+
+    # Give every split one group of each class, small groups to the splits with small shares. With
+    # too few groups, train and test come before val.
+    for stratum in rarest_first:
+        present = {split_of[unit] for unit in holders[stratum] if unit in split_of}
         free = sorted(
-            (key for key in holders[label] if key not in split_of),
-            key=lambda key: labels[key][label],
+            (unit for unit in holders[stratum] if unit not in split_of),
+            key=lambda unit: strata[unit][stratum],
         )
         waiting = [name for name in ("train", "test", "val") if name in shares.keys() - present]
         for name in waiting[: len(free)]:
             assign(free.pop(-1 if name == "train" else 0), name)
 
     # Then the remaining groups in random order, rare classes first while there is most choice.
-    for label in rarest_first:
-        for key in holders[label]:
-            if key not in split_of:
-                counts = labels[key]
-                assign(key, max(shares, key=lambda name: deficit(name, counts)))
+    for stratum in rarest_first:
+        for unit in holders[stratum]:
+            if unit not in split_of:
+                counts = strata[unit]
+                assign(unit, max(shares, key=lambda name: deficit(name, counts)))
     return split_of
 
 
@@ -157,13 +199,6 @@ def undersample(
             wanted[label] -= 1
             kept.add(index)
     return [item for index, item in enumerate(items) if index in kept]
-
-
-def relative(path: Path, root: Path | None) -> str:
-    """A path relative to `root`, with slashes; unchanged if the file is not below `root`."""
-    if root is not None and path.is_relative_to(root):
-        path = path.relative_to(root)
-    return path.as_posix()
 
 
 # ------------------------------------------------------------------ saved splits
@@ -250,8 +285,6 @@ def apply_splits(
 ) -> MatchedItems:
     """The items of a domain that are in a file of splits, with their splits."""
     saved = {row.path: row for row in rows if row.domain == domain}
-    if not saved:
-        raise SodapError(f"the saved splits have no domain '{domain}'")
     found = [(item, saved.get(relative(item.path, root))) for item in items]
     pairs = [(item, row) for item, row in found if row is not None]
     missing = saved.keys() - {row.path for _, row in pairs}

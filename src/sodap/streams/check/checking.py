@@ -4,14 +4,24 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from itertools import combinations
 
+from sodap.formats import plural
 from sodap.streams.check.duplicates import exact_copies, near_copies
 from sodap.streams.check.fingerprints import Fingerprint, read_fingerprints
-from sodap.streams.check.result import CheckResult, DomainSplit, Duplicates, Flaw, ImageRef, Leak
+from sodap.streams.check.result import (
+    ACROSS,
+    WITHIN,
+    CheckResult,
+    DomainSplit,
+    Duplicates,
+    Flaw,
+    ImageRef,
+    Leak,
+)
 from sodap.streams.check.sheets import contact_sheet, pair_sheet
-from sodap.streams.items import SPLITS, Item
+from sodap.streams.items import SPLITS, Item, relative
 from sodap.streams.plans import Plan
-from sodap.streams.splits import relative
 
 TINY = 64
 """Images whose shorter side has fewer pixels show little at 224 x 224."""
@@ -22,12 +32,17 @@ EXAMPLES = 20
 Relation = tuple[Sequence[int], Sequence[int]]
 """Two lists of images; each image of one is related to each image of the other."""
 
+Affected = dict[tuple[DomainSplit, DomainSplit], dict[int, int]]
+"""A val or test split and another split -> images of the first, each with one of the other."""
+
 
 def check_plan(plan: Plan, on_progress: Callable[[int, int], None] | None = None) -> CheckResult:
     """Read every file of a plan once and report all problems with the stream.
 
     An image leaks if it or another image of its group is in two splits, in the same domain or in
-    two domains: what one domain trains on must not be tested in another.
+    two domains: what one domain trains on must not be tested in another. Groups of the same name
+    in two data sets count as different groups, unless the plan says otherwise; they are listed as
+    questions.
     """
     items: list[Item] = []
     images: list[ImageRef] = []
@@ -45,7 +60,12 @@ def check_plan(plan: Plan, on_progress: Callable[[int, int], None] | None = None
     read_at = dict(zip(on_disk, read, strict=True))
     fingerprints = {i: found for i, found in read_at.items() if isinstance(found, Fingerprint)}
     exact, near = _copies(fingerprints)
-    relations = {"exact": exact, "near": near, "group": _groups(items, images)}
+    groups = _groups(plan, items, images)
+    affected = {
+        kind: _affected(relations, images)
+        for kind, relations in (("exact", exact), ("near", near), ("group", groups))
+    }
+    by_group = [_places([_affected([group], images)]) for group in groups]
     pairs = [(one[0], other[0]) for one, other in near] + [(one[0], one[1]) for one, _ in exact]
     pairs.sort(key=lambda pair: images[pair[0]].split == images[pair[1]].split)  # leaks first
 
@@ -61,7 +81,12 @@ def check_plan(plan: Plan, on_progress: Callable[[int, int], None] | None = None
         counts={(d.name, split): d.counts(split) for d in plan.domains for split in SPLITS},
         differences=plan.differences,
         missing=tuple(_missing(plan)),
-        leaks=tuple(leak for kind in relations for leak in _leaks(kind, relations[kind], images)),
+        leaks=tuple(leak for kind in affected for leak in _leaks(kind, affected[kind], images)),
+        leaked={place: len(found) for place, found in _places(affected.values()).items()},
+        leaked_groups={
+            place: sum(bool(found[place]) for found in by_group) for place in (WITHIN, ACROSS)
+        },
+        questions=tuple(_same_names(plan)),
         learned=tuple(domain.name for domain in plan.domains if domain.learned),
         duplicates=(
             *(Duplicates("exact", refs(one)) for one, _ in exact),
@@ -97,18 +122,33 @@ def _copies(fingerprints: dict[int, Fingerprint]) -> tuple[list[Relation], list[
     return [(same, same) for same in exact], near
 
 
-def _groups(items: Sequence[Item], images: Sequence[ImageRef]) -> list[Relation]:
-    """Images of the same group, within a domain: two data sets may both have a patient 1."""
+def _groups(plan: Plan, items: Sequence[Item], images: Sequence[ImageRef]) -> list[Relation]:
+    """Images of the same group, in all domains of its origin."""
+    origins = {domain.name: domain.origin for domain in plan.domains}
     members: dict[tuple[str, str], list[int]] = defaultdict(list)
     for index, item in enumerate(items):
         if item.group is not None:
-            members[images[index].domain, item.group].append(index)
+            members[origins[images[index].domain], item.group].append(index)
     return [(same, same) for same in members.values() if len(same) > 1]
 
 
-def _leaks(kind: str, relations: Iterable[Relation], images: Sequence[ImageRef]) -> Iterator[Leak]:
-    """One leak for each pair of splits with related images."""
-    affected: dict[tuple[DomainSplit, DomainSplit], dict[int, int]] = defaultdict(dict)
+def _same_names(plan: Plan) -> Iterator[str]:
+    """Groups of the same name in data sets of different origin, one sentence for each pair."""
+    names: dict[str, set[str]] = defaultdict(set)
+    for domain in plan.domains:
+        names[domain.origin] |= {item.group for item in domain.items if item.group is not None}
+    for one, other in combinations(names, 2):
+        if common := sorted(names[one] & names[other]):
+            yield (
+                f"are the {plural(len(common), 'group')} with the same name in {one} and {other} "
+                f"(such as '{common[0]}') the same patients? Here they count as different ones; "
+                f"if they are the same, use --groups shared here and groups=shared in a run"
+            )
+
+
+def _affected(relations: Iterable[Relation], images: Sequence[ImageRef]) -> Affected:
+    """Related images in two splits."""
+    affected: Affected = defaultdict(dict)
     for one, other in relations:
         for left, first in _by_split(one, images).items():
             for right, second in _by_split(other, images).items():
@@ -117,12 +157,26 @@ def _leaks(kind: str, relations: Iterable[Relation], images: Sequence[ImageRef])
                         affected[left, right].update(dict.fromkeys(first, second[0]))
                     else:
                         affected[right, left].update(dict.fromkeys(second, first[0]))
+    return affected
+
+
+def _leaks(kind: str, affected: Affected, images: Sequence[ImageRef]) -> Iterator[Leak]:
+    """One leak for each pair of splits with related images."""
     total: dict[DomainSplit, int] = defaultdict(int)
     for image in images:
         total[image.domain_split] += 1
     for (held, other_split), pairs in affected.items():
         examples = [(images[a].path, images[b].path) for a, b in sorted(pairs.items())]
         yield Leak(kind, held, other_split, len(pairs), total[held], tuple(examples[:EXAMPLES]))
+
+
+def _places(affected: Iterable[Affected]) -> dict[str, set[int]]:
+    """Place of a leak, within a domain or across domains -> val and test images that leak."""
+    places: dict[str, set[int]] = {WITHIN: set(), ACROSS: set()}
+    for each in affected:
+        for (held, other), pairs in each.items():
+            places[WITHIN if held[0] == other[0] else ACROSS] |= pairs.keys()
+    return places
 
 
 def _by_split(indices: Sequence[int], images: Sequence[ImageRef]) -> dict[DomainSplit, list[int]]:

@@ -6,6 +6,8 @@ from collections import Counter
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
+from sodap.formats import plural
+
 DomainSplit = tuple[str, str]
 """The name of a domain and of one of its splits."""
 
@@ -14,6 +16,9 @@ KINDS = {
     "near": "the same picture",
     "group": "the same group (patient, lesion or video)",
 }
+
+WITHIN, ACROSS = "within a domain", "across domains"
+"""Places of a leak: two splits of one domain, or splits of two domains."""
 
 
 @dataclass(frozen=True)
@@ -106,6 +111,12 @@ class CheckResult:
     missing: tuple[str, ...] = ()
     """Classes without images in a domain or split."""
     leaks: tuple[Leak, ...] = ()
+    leaked: dict[str, int] = field(default_factory=dict)
+    """Place of a leak (`WITHIN`, `ACROSS`) -> number of val and test images that leak there."""
+    leaked_groups: dict[str, int] = field(default_factory=dict)
+    """Place of a leak -> number of groups that are in two splits there."""
+    questions: tuple[str, ...] = ()
+    """What only the user can know, such as whether two groups are the same patient."""
     learned: tuple[str, ...] = ()
     """Domains that are learned, not only tested."""
     duplicates: tuple[Duplicates, ...] = ()
@@ -152,14 +163,21 @@ class CheckResult:
 
     @property
     def verdict(self) -> str:
-        """The conclusion if no leak was found, limited to what was checked."""
-        if self.without_images:
+        """The conclusion: which leaks were found, or none, limited to what was checked."""
+        if self.leaks:
+            found = f"There is leakage: {', '.join(map(self._leaked, (WITHIN, ACROSS)))}."
+        elif self.without_images:
             found = "No leakage was found in the lists. The images themselves were not checked."
         elif self.unchecked:
             found = "No leak between splits was found by file or picture."
         else:
             found = "No leakage was found."
         return f"{found} {self.unchecked}".strip()
+
+    def _leaked(self, place: str) -> str:
+        images = plural(self.leaked.get(place, 0), "val or test image")
+        groups = self.leaked_groups.get(place, 0)
+        return f"{images} {place}" + (f" ({plural(groups, 'group')})" if groups else "")
 
     @property
     def all_checked(self) -> bool:
@@ -189,7 +207,11 @@ class CheckResult:
             "differences": list(self.differences),
             "missing": list(self.missing),
             "obstacles": list(self.obstacles),
+            "verdict": self.verdict,
             "leaks": [asdict(leak) | {"sentence": str(leak)} for leak in self.leaks],
+            "leaked": self.leaked,
+            "leaked_groups": self.leaked_groups,
+            "questions": list(self.questions),
             "twins": [each.to_json() | {"where": each.where} for each in self.duplicates],
             "conflicts": [each.to_json() for each in self.conflicts],
             "unreadable": [asdict(flaw) for flaw in self.unreadable],

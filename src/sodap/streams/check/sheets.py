@@ -10,7 +10,7 @@ from PIL import Image
 
 from sodap.errors import SodapError
 from sodap.streams.images import decode_image, read_file
-from sodap.streams.plans import PlannedDomain
+from sodap.streams.items import PlannedDomain
 
 COLUMNS = 10
 MAX_BYTES = 200_000
