@@ -6,6 +6,7 @@ import json
 import os
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -19,13 +20,14 @@ from sodap.cli.data import app
 from sodap.errors import SodapError
 from sodap.streams import load_stream
 from sodap.streams.catalogue import find_source, source_names
+from sodap.streams.loading import SplitGroupWarning
 from sodap.streams.protocols import protocol_names
 from sodap.streams.sources.folder import (
     EmptyClassWarning,
     EmptyDomainWarning,
     SkippedFilesWarning,
 )
-from sodap.streams.splits import read_splits
+from sodap.streams.splits import read_splits, write_splits
 
 
 def call(*arguments: object) -> Result:
@@ -243,6 +245,55 @@ def test_a_leak_exits_with_1(tmp_path: Path) -> None:
     assert {leak["kind"] for leak in leaks} == {"group"}
 
 
+def test_a_patient_of_two_cameras(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """New splits keep patients together; older ones, which do not, are reported."""
+    monkeypatch.setenv("SODAP_CACHE", str(tmp_path / "cache"))
+    write_pictures(tmp_path, "images", count=60)
+    lines = ["path,label,domain,group"]
+    for number, file in enumerate(sorted((tmp_path / "images").rglob("*.png"))):
+        camera, patient = ("zeiss", "topcon")[number % 2], number // 3
+        path, label = file.relative_to(tmp_path), file.parent.name
+        lines.append(f"{path},{label},{camera},patient {patient}")
+    table, out = tmp_path / "eyes.csv", tmp_path / "out"
+    table.write_text("\n".join(lines))
+    shown = call("check", table, "--out", out)
+    assert shown.exit_code == 0, shown.output
+    assert "No leakage was found." in shown.output
+
+    rows = read_splits(out / "splits.csv")
+    held = next(row for row in rows if row.domain == "zeiss" and row.split == "test")
+    moved = [
+        replace(row, split="train") if (row.domain, row.group) == ("topcon", held.group) else row
+        for row in rows
+    ]
+    write_splits(tmp_path / "former.csv", moved)
+    shown = call("check", table, "--splits", tmp_path / "former.csv", "--out", out)
+    assert shown.exit_code == 1
+    assert "is in train of topcon" in shown.output
+    assert "There is leakage: 0 val or test images within a domain, " in shown.output
+    assert "across domains (1 group)" in shown.output
+    found = json.loads((out / "check.json").read_text())
+    assert found["leaked_groups"] == {"within a domain": 0, "across domains": 1}
+    with pytest.warns(SplitGroupWarning, match=f"1 group .*'{held.group}'.* two splits"):
+        load_stream(str(table), 16, splits=str(tmp_path / "former.csv"))
+
+
+def test_a_misspelt_class_exits_with_1(tmp_path: Path) -> None:
+    write_pictures(tmp_path / "mine", "1-clinic")
+    write_pictures(tmp_path / "mine", "2-van")
+    (tmp_path / "mine/2-van/cat").rename(tmp_path / "mine/2-van/catt")
+    shown = call("check", tmp_path / "mine", "--out", tmp_path / "out")
+    assert shown.exit_code == 1
+    assert (
+        "doubtful: the class 'catt' (10 images, only in 2-van), perhaps a typo for 'cat'"
+        in shown.output
+    )
+    assert "--classes cat,catt,dog" in shown.output
+    assert "typo for &#39;cat&#39;" in (tmp_path / "out/check.html").read_text("utf-8")
+    again = call("check", tmp_path / "mine", "--classes", "cat,catt,dog", "--out", tmp_path / "out")
+    assert again.exit_code == 0, again.output
+
+
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [
@@ -255,6 +306,7 @@ def test_a_leak_exits_with_1(tmp_path: Path) -> None:
         (["check", ".", "--lists", "."], "lists of splits are for paper-dr"),
         (["check", "--lists", "."], "no label file at aptos_train.csv"),
         (["check", "paper-dr", "--lists", "a", "--splits", "b"], "not both"),
+        (["check", "open-dr", "--groups", "one"], "groups takes separate or shared, not 'one'"),
     ],
 )
 def test_mistakes_are_sodap_errors(

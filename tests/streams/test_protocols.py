@@ -14,9 +14,8 @@ from sodap.errors import SodapError
 from sodap.streams import protocols
 from sodap.streams.build import build_stream
 from sodap.streams.catalogue import find_source
-from sodap.streams.items import SPLITS
+from sodap.streams.items import SPLITS, PlannedDomain
 from sodap.streams.plans import (
-    PlannedDomain,
     plan_folder,
     plan_lists,
     plan_protocol,
@@ -131,6 +130,29 @@ def test_saved_splits_give_the_same_plan(open_dr: Path, tmp_path: Path) -> None:
         "open-dr", [open_dr], 0, saved=[r for r in first.rows() if "9_" not in r.path]
     )
     assert len(fewer.domains[0].items) == 36
+
+
+def test_groups_of_two_data_sets_can_be_shared(open_dr: Path) -> None:
+    """Patients 0 to 9 are in two data sets: different people, unless the user says otherwise."""
+    for shared in (False, True):
+        plan = plan_protocol("open-dr", [open_dr], 0, shared=shared)
+        first, _, last = map(splits_by_group, plan.domains)
+        assert first.keys() & last.keys() == {str(p) for p in range(10)}
+        assert all(first[p] == last[p] for p in first) == shared
+        assert not plan.split_groups()
+
+
+def test_domains_that_saved_splits_do_not_know_are_split_anew(open_dr: Path) -> None:
+    """A new domain leaves the others as they are, and returning patients keep their split."""
+    rows = plan_protocol("open-dr", [open_dr], 0).rows()
+    known = [row for row in rows if row.domain != "deepdrid_uwf"]
+    plan = plan_protocol("open-dr", [open_dr], 5, saved=known, shared=True)
+    assert [row for row in plan.rows() if row.domain != "deepdrid_uwf"] == known
+    assert "deepdrid_uwf: not in the saved splits, so it is split now" in plan.differences
+    assert not plan.split_groups()
+    other = [replace(row, domain="elsewhere") for row in rows]
+    with pytest.raises(SodapError, match="of another stream: they have the domains elsewhere"):
+        plan_protocol("open-dr", [open_dr], saved=other)
 
 
 def test_a_missing_data_set(tmp_path: Path) -> None:
@@ -273,6 +295,46 @@ def test_own_table(tmp_path: Path) -> None:
     table.write_text("\n".join([*lines, lines[-1]]))
     with pytest.raises(SodapError, match=r"east11\.png is listed twice"):
         plan_table(table)
+
+
+def write_clinics(folder: Path, patients: int = 40) -> Path:
+    """A table of patients who come to both of two cameras, one to three images each time."""
+    lines = ["path,label,domain,group"]
+    for patient in range(patients):
+        for number, camera in enumerate(("zeiss", "topcon")):
+            for shot in range(1 + (patient + number) % 3):
+                name = f"{camera}-{patient}-{shot}.png"
+                write_image(folder / name, len(lines) % 256)
+                lines.append(f"{name},{'ab'[patient % 2]},{camera},patient {patient}")
+    (folder / "eyes.csv").write_text("\n".join(lines))
+    return folder / "eyes.csv"
+
+
+def test_a_patient_of_two_domains_is_in_one_split(tmp_path: Path) -> None:
+    table = write_clinics(tmp_path)
+    for seed in range(3):
+        plan = plan_table(table, seed)
+        assert plan.split_groups() == []
+        for domain in plan.domains:
+            assert set(domain.splits) == set(SPLITS)
+            for split in SPLITS:
+                assert set(domain.counts(split)) == {"a", "b"}
+        # Saved splits are used as they are, even if they leak; loading them warns.
+        rows = plan.rows()
+        moved = [replace(row, split="train") if row.domain == "zeiss" else row for row in rows]
+        again = plan_table(table, seed, saved=moved)
+        assert again.rows() == sorted(moved, key=again.rows().index)
+        held = {row.group for row in rows if row.domain == "topcon" and row.split != "train"}
+        assert set(again.split_groups()) == held
+
+
+def test_large_groups_that_make_splits_uneven_are_noted(tmp_path: Path) -> None:
+    lines = ["path,label,domain,group"]
+    lines += [f"{n}.png,{'ab'[n % 2]},one,{n if n < 6 else 'unknown'}" for n in range(100)]
+    (tmp_path / "mine.csv").write_text("\n".join(lines))
+    (note,) = (d for d in plan_table(tmp_path / "mine.csv").differences if "in test" in d)
+    assert note.startswith("one: ")
+    assert "instead of 10, because groups are kept together" in note
 
 
 def test_no_images(tmp_path: Path) -> None:

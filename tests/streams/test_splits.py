@@ -9,11 +9,11 @@ from collections import Counter, defaultdict
 from pathlib import Path
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from sodap.errors import SodapError
-from sodap.streams.items import SPLITS, Item
+from sodap.streams.items import SPLITS, Item, PlannedDomain, relative
 from sodap.streams.paper_lists import match_list, read_list_rows, read_paper_lists
 from sodap.streams.splits import (
     SplitRow,
@@ -21,7 +21,6 @@ from sodap.streams.splits import (
     assign_splits,
     given_splits,
     read_splits,
-    relative,
     undersample,
     write_splits,
 )
@@ -32,6 +31,21 @@ ROOT = Path("data")
 
 def item(name: str, label: str = "a", group: str | None = None, kind: str | None = None) -> Item:
     return Item(ROOT / name, label, original=label, group=group, split=kind)
+
+
+def split_items(
+    items: list[Item],
+    fractions: tuple[float, float, float],
+    seed: int,
+    *,
+    grouped: bool,
+    root: Path | None = None,
+) -> list[str]:
+    """The splits of a single domain."""
+    domain = PlannedDomain("one", root, tuple(items))
+    (done,) = assign_splits([domain], fractions, seed, grouped=grouped)
+    assert done.items == domain.items
+    return list(done.splits)
 
 
 @st.composite
@@ -56,9 +70,7 @@ def unit(one: Item) -> str:
 @given(collections(), st.integers(0, 3))
 def test_no_group_is_in_two_splits(items: list[Item], seed: int) -> None:
     sides = defaultdict(set)
-    for one, kind in zip(
-        items, assign_splits(items, EIGHT_ONE_ONE, seed, grouped=True), strict=True
-    ):
+    for one, kind in zip(items, split_items(items, EIGHT_ONE_ONE, seed, grouped=True), strict=True):
         sides[unit(one)].add(kind)
     assert all(len(kinds) == 1 for kinds in sides.values())
 
@@ -68,7 +80,7 @@ def test_splits_do_not_depend_on_the_order(
     items: list[Item], grouped: bool, shuffle: random.Random
 ) -> None:
     def splits(each: list[Item]) -> dict[Path, str]:
-        kinds = assign_splits(each, EIGHT_ONE_ONE, 7, grouped=grouped, root=ROOT)
+        kinds = split_items(each, EIGHT_ONE_ONE, 7, grouped=grouped, root=ROOT)
         return {one.path: kind for one, kind in zip(each, kinds, strict=True)}
 
     mixed = items.copy()
@@ -85,7 +97,7 @@ def test_every_class_has_its_share(
     items: list[Item], fractions: tuple[float, float, float], seed: int
 ) -> None:
     """Every split is within one group of its share of a class, and has the class if possible."""
-    kinds = assign_splits(items, fractions, seed, grouped=True)
+    kinds = split_items(items, fractions, seed, grouped=True)
     for label in {one.label for one in items}:
         sizes = Counter(unit(one) for one in items if one.label == label)
         total, largest = sum(sizes.values()), max(sizes.values())
@@ -102,25 +114,23 @@ def test_every_class_has_its_share(
 
 def test_splits_are_these_on_every_machine() -> None:
     items = [item(f"{index:02}.png", "ab"[index % 2], f"g{index // 3}") for index in range(30)]
-    kinds = assign_splits(items, (6, 2, 2), 0, grouped=True, root=ROOT)
+    kinds = split_items(items, (6, 2, 2), 0, grouped=True, root=ROOT)
     assert " ".join(kinds[::3]) == "train train train val train test test train val train"
-    other = assign_splits(items, (6, 2, 2), 1, grouped=True, root=ROOT)
+    other = split_items(items, (6, 2, 2), 1, grouped=True, root=ROOT)
     assert other != kinds
 
 
 def test_splits_do_not_depend_on_the_location_of_the_folder() -> None:
     here = [item(f"{index}.png") for index in range(40)]
     there = [Item(Path("/mnt/disk") / one.path, one.label, one.original) for one in here]
-    one = assign_splits(here, EIGHT_ONE_ONE, 0, grouped=False, root=ROOT)
-    assert one == assign_splits(
-        there, EIGHT_ONE_ONE, 0, grouped=False, root=Path("/mnt/disk") / ROOT
-    )
+    one = split_items(here, EIGHT_ONE_ONE, 0, grouped=False, root=ROOT)
+    assert one == split_items(there, EIGHT_ONE_ONE, 0, grouped=False, root=Path("/mnt/disk") / ROOT)
 
 
 def test_too_few_groups_train_first_then_test() -> None:
-    alone = assign_splits([item("1.png")], EIGHT_ONE_ONE, 0, grouped=True)
+    alone = split_items([item("1.png")], EIGHT_ONE_ONE, 0, grouped=True)
     assert alone == ["train"]
-    two = assign_splits([item("1.png"), item("2.png")], EIGHT_ONE_ONE, 0, grouped=True)
+    two = split_items([item("1.png"), item("2.png")], EIGHT_ONE_ONE, 0, grouped=True)
     assert sorted(two) == ["test", "train"]
 
 
@@ -133,16 +143,118 @@ def test_mixed_groups_keep_the_shares_of_a_rare_class() -> None:
         for patient in range(400)
         for shot in range(4)
     ]
-    kinds = assign_splits(items, EIGHT_ONE_ONE, 0, grouped=True)
+    kinds = split_items(items, EIGHT_ONE_ONE, 0, grouped=True)
     found = Counter(k for one, k in zip(items, kinds, strict=True) if one.label == "rare")
     assert abs(found["val"] - 8) <= 2
     assert abs(found["test"] - 8) <= 2
 
 
+# ------------------------------------------------------------------ several domains
+
+
+def planned(
+    items: list[Item], homes: list[str], splits: dict[str, list[str]] | None = None
+) -> list[PlannedDomain]:
+    """The items in the domains that `homes` names, one for each item."""
+    return [
+        PlannedDomain(
+            name,
+            ROOT,
+            tuple(one for one, home in zip(items, homes, strict=True) if home == name),
+            tuple((splits or {}).get(name, ())),
+        )
+        for name in sorted(set(homes))
+    ]
+
+
+def splits_of_groups(domains: list[PlannedDomain]) -> dict[str, set[str]]:
+    found = defaultdict(set)
+    for domain in domains:
+        for one, split in zip(domain.items, domain.splits, strict=True):
+            found[unit(one)].add(split)
+    return found
+
+
+@settings(max_examples=40)
+@given(collections(), st.integers(0, 3), st.data())
+def test_no_group_is_in_two_splits_of_any_domain(
+    items: list[Item], seed: int, data: st.DataObject
+) -> None:
+    homes = [data.draw(st.sampled_from("xyz")) for _ in items]
+    done = assign_splits(planned(items, homes), EIGHT_ONE_ONE, seed, grouped=True)
+    assert all(len(splits) == 1 for splits in splits_of_groups(done).values())
+    assert sum(len(domain.splits) for domain in done) == len(items)
+
+
+@settings(max_examples=25)
+@given(collections(), collections(), st.integers(0, 3))
+def test_domains_without_common_groups_are_split_as_if_alone(
+    one: list[Item], two: list[Item], seed: int
+) -> None:
+    """So the splits of streams without returning patients are what they have always been."""
+    two = [
+        item(f"two/{index}.png", each.label, each.group and f"other {each.group}")
+        for index, each in enumerate(two)
+    ]
+    domains = planned([*one, *two], ["x"] * len(one) + ["y"] * len(two))
+    for grouped in (True, False):
+        done = assign_splits(domains, EIGHT_ONE_ONE, seed, grouped=grouped)
+        for items, domain in zip((one, two), done, strict=True):
+            alone = split_items(items, EIGHT_ONE_ONE, seed, grouped=grouped, root=ROOT)
+            assert list(domain.splits) == alone
+
+
+def test_patients_of_two_cameras_keep_the_shares_of_every_class() -> None:
+    """All 200 patients return; a tenth of them is sick at the second camera only."""
+    items = [
+        item(
+            f"{camera}-{patient}-{shot}.png",
+            "sick" if camera == "b" and patient % 10 == 0 else "healthy",
+            f"{patient}",
+        )
+        for patient in range(200)
+        for camera in "ab"
+        for shot in range(1 + (patient + ord(camera)) % 3)
+    ]
+    homes = [one.path.name[0] for one in items]
+    done = assign_splits(planned(items, homes), EIGHT_ONE_ONE, 0, grouped=True)
+    assert all(len(splits) == 1 for splits in splits_of_groups(done).values())
+    for domain in done:
+        for label, total in domain.counts().items():
+            for split in ("val", "test"):
+                found = domain.counts(split)[label]
+                assert found > 0
+                assert abs(found - total / 10) <= 3, (domain.name, label, split)
+
+
+def test_returning_patients_keep_the_split_that_they_have() -> None:
+    """One domain comes with splits; the other one is split around it."""
+    items = [item(f"{home}{n}.png", "ab"[n % 2], f"{n}") for home in "xy" for n in range(40)]
+    homes = [one.path.name[0] for one in items]
+    given = ["test"] * 8 + ["val"] * 4 + ["train"] * 28
+    done = assign_splits(planned(items, homes, {"x": given}), EIGHT_ONE_ONE, 0, grouped=True)
+    assert [list(domain.splits) for domain in done] == [given, given]
+    # Without returning patients, the shares are met again.
+    new = [item(f"y/new {n}.png", "ab"[n % 2], f"new {n}") for n in range(360)]
+    domains = planned([*items, *new], [*homes, *["y"] * 360], {"x": given})
+    _, second = assign_splits(domains, EIGHT_ONE_ONE, 0, grouped=True)
+    assert list(second.splits[:40]) == given
+    assert Counter(second.splits) == {"train": 320, "val": 40, "test": 40}
+
+
+def test_files_of_one_name_in_two_data_sets_are_different_files() -> None:
+    domains = [
+        PlannedDomain(name, Path(name), tuple(Item(Path(name) / "1.png", "a", "a") for _ in "x"))
+        for name in ("one", "two")
+    ]
+    done = assign_splits(domains, EIGHT_ONE_ONE, 0, grouped=True)
+    assert [domain.splits for domain in done] == [("train",), ("train",)]
+
+
 @pytest.mark.parametrize("fractions", [(0, 1, 1), (-1, 1, 1), (1, -1, 1)])
 def test_invalid_fractions(fractions: tuple[float, float, float]) -> None:
     with pytest.raises(SodapError, match="three numbers"):
-        assign_splits([item("1.png")], fractions, 0, grouped=False)
+        split_items([item("1.png")], fractions, 0, grouped=False)
 
 
 def test_given_splits() -> None:
@@ -200,7 +312,7 @@ LATIN_1 = os.fsdecode(b"M\xfcller, Jos\xe9.png")
 
 def test_file_names_that_are_not_utf8(tmp_path: Path) -> None:
     items = [item(name) for name in (LATIN_1, "M\u00fcller.png", *map(str, range(20)))]
-    kinds = assign_splits(items, (8, 1, 1), 0, grouped=False, root=ROOT)
+    kinds = split_items(items, (8, 1, 1), 0, grouped=False, root=ROOT)
     assert Counter(kinds) == {"train": 18, "val": 2, "test": 2}
     assert len(undersample(items, {"a": 5}, 0, root=ROOT)) == 5
     rows = [
@@ -252,8 +364,6 @@ def test_saved_splits_are_applied() -> None:
     assert found.items == items[:2]
     assert found.splits == ["train", "test"]
     assert (found.missing, found.relabelled) == (1, 1)
-    with pytest.raises(SodapError, match="no domain 'f'"):
-        apply_splits(items, rows, "f", root=ROOT)
 
 
 @pytest.mark.parametrize(

@@ -127,8 +127,22 @@ def check(
         "sodap-check"
     ),
     seed: Annotated[int, typer.Option(min=0, help="Seed of the splits.")] = 0,
+    groups: Annotated[
+        str,
+        typer.Option(
+            metavar="separate|shared",
+            help="Whether groups of one name in two data sets are different patients or the same.",
+        ),
+    ] = "separate",
+    classes: Annotated[
+        str | None,
+        typer.Option(metavar="NAMES", help="Classes to expect, separated by commas; or all."),
+    ] = None,
 ) -> None:
-    """Look for leakage, duplicates, bad files and wrong counts; exit with 1 if images leak."""
+    """Look for leakage, duplicates, doubtful classes and bad files.
+
+    Exits with 1 if images leak or a class looks misspelt, with 2 if the images cannot be learned.
+    """
     from rich.progress import Progress
 
     from sodap.storage import write_bytes, write_json
@@ -136,7 +150,7 @@ def check(
     from sodap.streams.splits import write_splits
 
     with _collect_warnings() as messages:
-        plan = _plan(stream, data, lists, splits, seed)
+        plan = _plan(stream, data, lists, splits, seed, groups, classes)
     with Progress(console=console, transient=True, disable=not console.is_terminal) as progress:
         task = progress.add_task("reading images", total=None)
         result = check_plan(
@@ -148,7 +162,7 @@ def check(
     write_splits(out / "splits.csv", plan.rows())
     show_result(result)
     _print(f"Details: {escape(str(out / 'check.html'))}, check.json and splits.csv")
-    if result.leaks:
+    if result.leaks or result.doubtful:
         raise typer.Exit(1)
     if result.obstacles and not result.without_images:
         raise typer.Exit(2)
@@ -171,7 +185,13 @@ def _collect_warnings() -> Iterator[list[str]]:
 
 
 def _plan(
-    stream: str | None, data: str | None, lists: Path | None, splits: Path | None, seed: int
+    stream: str | None,
+    data: str | None,
+    lists: Path | None,
+    splits: Path | None,
+    seed: int,
+    groups: str,
+    classes: str | None,
 ) -> Plan:
     from sodap.streams import make_plan, stream_names
     from sodap.streams.catalogue import data_roots, find_source, locate
@@ -191,7 +211,14 @@ def _plan(
     if stream in stream_names():
         raise SodapError(f"'{stream}' is generated in memory; there are no files to check")
     given = lists or splits
-    return make_plan(stream, data=data, split_seed=seed, splits=str(given) if given else None)
+    return make_plan(
+        stream,
+        data=data,
+        split_seed=seed,
+        splits=str(given) if given else None,
+        groups=groups,
+        classes=classes,
+    )
 
 
 def show_result(result: CheckResult) -> None:
@@ -214,6 +241,10 @@ def show_result(result: CheckResult) -> None:
         _print(escape(line))
     if result.without_images:
         _print(f"checked by lists only, without images: {escape(', '.join(result.without_images))}")
+    for sentence in result.doubtful:
+        _print(f"[bold red]doubtful:[/] {escape(sentence)}")
+    if result.doubtful:
+        _print(escape(result.how_to_confirm))
     for obstacle in result.obstacles:
         _print(f"[bold red]cannot be learned:[/] {escape(obstacle)}")
     for leak in result.leaks:

@@ -11,15 +11,15 @@ from pathlib import Path
 
 import torch
 
-from sodap.backbones import native_size
 from sodap.grids.grid import folder_name
 from sodap.grids.search import Setting, as_changes, validation_twin
 from sodap.grids.workers import stop_if_orphaned
 from sodap.runs.callback import RunCallback
 from sodap.runs.config import RunConfig
 from sodap.runs.record import EpochRow, RunContext, RunRecord
-from sodap.runs.runner import SPLITS, run
-from sodap.streams import Stage, Stream, load_stream
+from sodap.runs.runner import run
+from sodap.runs.stream import SPLITS, load_run_stream
+from sodap.streams import Stage, Stream
 
 
 @dataclass(frozen=True)
@@ -84,35 +84,29 @@ def run_task(task: Task) -> TaskOutput:
 
 def decode(config: RunConfig, on_progress: Callable[[int, int], None]) -> None:
     """Fill the image cache of a stream before the workers start."""
-    _load(*_stream_key(config), on_progress=on_progress)
+    load_run_stream(config, on_progress=on_progress)
 
 
 def _stream(task: Task) -> Stream | None:
     """The decoded stream, cached between runs; None for a resumed run with splits of its own."""
     if task.setting is not None:
-        return validation_twin(_cached(*_stream_key(task.config)))
+        return validation_twin(_cached(_stream_key(task.config)))
     if (task.folder / SPLITS).exists():
         return None
-    return _cached(*_stream_key(task.config))
+    return _cached(_stream_key(task.config))
 
 
-def _stream_key(config: RunConfig) -> tuple[str, int, str | None, int, str | None]:
-    """Arguments of `load_stream`; runs with the same ones share one decoded stream."""
-    size = config.image_size or native_size(config.backbone)
-    return config.stream, size, config.data, config.split_seed, config.splits
+STREAM_KEYS = {
+    *("stream", "data", "splits", "split_seed", "groups", "classes"),
+    *("backbone", "image_size"),
+}
+"""Settings that decide the images of a stream; runs with the same ones share a decoded stream."""
 
 
-def _load(
-    name: str,
-    size: int,
-    data: str | None,
-    split_seed: int,
-    splits: str | None,
-    on_progress: Callable[[int, int], None] | None = None,
-) -> Stream:
-    return load_stream(
-        name, size, data=data, split_seed=split_seed, splits=splits, on_progress=on_progress
-    )
+def _stream_key(config: RunConfig) -> str:
+    return config.model_dump_json(include=STREAM_KEYS)
 
 
-_cached = lru_cache(maxsize=2)(_load)
+@lru_cache(maxsize=2)
+def _cached(key: str) -> Stream:
+    return load_run_stream(RunConfig.model_validate_json(key))

@@ -37,8 +37,11 @@ def check_splits(
 
     `no_stream` says why the images are not loaded.
     """
-    files = [(row, row.path) for row in rows]
-    groups = [(row, row.group) for row in rows if row.group]
+    origins = dict(zip((domain.name for domain in info.domains), info.origins, strict=False))
+    files = [(row.split, row.domain, row.path) for row in rows]
+    groups = [
+        (row.split, origins.get(row.domain, row.domain), row.group) for row in rows if row.group
+    ]
     return [
         _classes(info),
         _shared("No file is in two splits", "file", files),
@@ -62,12 +65,13 @@ def _classes(info: StreamInfo) -> Check:
     return Check(title, not missing, "; ".join(missing) or "no class is missing")
 
 
-def _shared(title: str, kind: str, named: Sequence[tuple[SplitRow, str]]) -> Check:
+def _shared(title: str, kind: str, named: Sequence[tuple[str, str, str]]) -> Check:
+    """Look for names that are in two splits; `named` holds split, origin and name."""
     if not named:
         return Check(title, None, f"the stream has no list of {kind}s")
     splits: dict[tuple[str, str], set[str]] = defaultdict(set)
-    for row, name in named:
-        splits[row.domain, name].add(row.split)
+    for split, origin, name in named:
+        splits[origin, name].add(split)
     shared = sorted(name for (_, name), found in splits.items() if len(found) > 1)
     if not shared:
         return Check(title, True, f"none of {plural(len(splits), kind)}")

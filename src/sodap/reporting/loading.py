@@ -12,7 +12,6 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from sodap.backbones import native_size
 from sodap.errors import SodapError
 from sodap.formats import plural
 from sodap.learning.trace import Trace
@@ -24,8 +23,9 @@ from sodap.runs.config import RunConfig
 from sodap.runs.evidence import StageEvidence, read_evidence, read_steps
 from sodap.runs.reading import checked, read_log, read_record, without_record
 from sodap.runs.record import EpochRow, RunRecord, StageRecord
+from sodap.runs.stream import load_run_stream
 from sodap.storage import read_json
-from sodap.streams import Stream, load_stream
+from sodap.streams import Stream
 from sodap.streams.splits import SplitRow, read_splits
 
 Progress = Callable[[int, int], None]
@@ -214,16 +214,8 @@ def with_stream(
     if run.folder is None:
         return run
     config = run.record.config
-    saved = run.folder / "splits.csv"
     try:
-        stream = load_stream(
-            config.stream,
-            config.image_size or native_size(config.backbone),
-            data=config.data,
-            split_seed=config.split_seed,
-            splits=str(saved) if saved.is_file() else config.splits,
-            on_progress=on_progress,
-        )
+        stream = load_run_stream(config, run.folder, on_progress)
     except SodapError as error:
         return replace(run, no_stream=f"the images cannot be read: {error}")
     known = run.record.stream

@@ -15,6 +15,7 @@ from sodap.learning.training import Training
 from sodap.methods import check_method_name, find_method, method_names
 from sodap.runs.named_yaml import RECIPES, read_named_yaml, yaml_names
 from sodap.streams.loading import check_stream_name
+from sodap.streams.plans import GroupNames
 
 
 class RunConfig(BaseModel):
@@ -32,6 +33,12 @@ class RunConfig(BaseModel):
         None, description="saved splits.csv, or folder with the lists of the paper's authors"
     )
     split_seed: int = Field(0, ge=0, description="seed of random splits")
+    groups: GroupNames = Field(
+        "separate", description="shared: groups of one name in two data sets are one patient"
+    )
+    classes: str | None = Field(
+        None, description="confirm the classes of a folder or table: NAME,NAME,... or all"
+    )
     method: str = Field("residual-sodap", description="name of a method")
     backbone: str = Field("micro", description="micro, deit_tiny, ..., or any timm ViT")
     weights: str = Field("pretrained", description="pretrained, random, or a file")

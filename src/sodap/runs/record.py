@@ -79,6 +79,8 @@ class StreamInfo(Schema):
     notes: list[str] = []
     domains: list[DomainInfo]
     """All domains that are tested, in the order of the columns of R."""
+    origins: list[str] = []
+    """Where the names of groups come from, for each domain; empty if it is not known."""
 
     @property
     def learned(self) -> list[DomainInfo]:

@@ -42,12 +42,11 @@ from sodap.runs.record import (
     StreamInfo,
 )
 from sodap.runs.run_log import RunLog, epoch_rows
+from sodap.runs.stream import SPLITS, load_run_stream
 from sodap.runs.writer import PendingWrite, Writer
 from sodap.storage import delete_temporary_files, folder_lock, is_temporary, read_json, write_json
-from sodap.streams import Stage, Stream, load_stream, to_gpu_if_fits, union
+from sodap.streams import Stage, Stream, to_gpu_if_fits, union
 from sodap.streams.splits import write_splits
-
-SPLITS = "splits.csv"
 
 TEST_IMAGES_SHARE = 0.1
 """Share of a GPU's free memory for the test images, which stay there for the whole run."""
@@ -74,22 +73,14 @@ def run(
     been interrupted.
     """
     callback = callback or RunCallback()
-    native = native_size(config.backbone)  # first, so that a wrong name is reported as such
+    native_size(config.backbone)  # first, so that a wrong name is reported as such
     finished = check_folder(config, folder, resume=resume)
     if finished is not None:
         Checkpoint(folder, Writer()).delete()  # left if the run was killed at the very end
         return finished
     check_weights(config.weights)
     if stream is None:
-        own_splits = folder / SPLITS  # of the run to resume
-        stream = load_stream(
-            config.stream,
-            config.image_size or native,
-            data=config.data,
-            split_seed=config.split_seed,
-            splits=str(own_splits) if own_splits.exists() else config.splits,
-            on_progress=callback.images_decoded,
-        )
+        stream = load_run_stream(config, folder, callback.images_decoded)
     return _Run(config, folder, stream, command, callback, context or RunContext()).learn()
 
 
@@ -349,7 +340,7 @@ class _Run:
         assert record.backbone is not None
         return Origin(
             backbone=record.backbone.sha256,
-            stream=record.stream.model_copy(update={"notes": []}),
+            stream=record.stream.model_copy(update={"notes": [], "origins": []}),
             device=self.device.type,
         )
 
@@ -384,5 +375,6 @@ def _stream_info(stream: Stream) -> StreamInfo:
             "classes": list(stream.classes),
             "notes": list(stream.notes),
             "domains": domains,
+            "origins": [domain.origin for domain in stream.tested] if stream.rows else [],
         }
     )

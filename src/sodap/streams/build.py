@@ -55,4 +55,4 @@ def _build_domain(
         splits.append(Split(images[start : start + len(part)], labels))
         start += len(part)
     train, val, test = splits
-    return Domain(domain.name, train, val, test, classes)
+    return Domain(domain.name, train, val, test, classes, domain.origin)

@@ -2,13 +2,23 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, get_args
 
 from sodap.errors import SodapError
+from sodap.formats import plural
 from sodap.streams.catalogue import data_roots
-from sodap.streams.plans import Plan, plan_folder, plan_protocol, plan_table, with_classes
+from sodap.streams.class_names import refuse_doubtful
+from sodap.streams.plans import (
+    GroupNames,
+    Plan,
+    plan_folder,
+    plan_protocol,
+    plan_table,
+    with_classes,
+)
 from sodap.streams.protocols import protocol_names
 from sodap.streams.registry import make_stream, stream_names
 from sodap.streams.splits import read_splits
@@ -19,6 +29,10 @@ if TYPE_CHECKING:
 TABLES = (".csv", ".parquet")
 
 
+class SplitGroupWarning(UserWarning):
+    """A group (patient) is in two splits, so results will look better than they are."""
+
+
 def load_stream(
     name: str,
     image_size: int = 224,
@@ -26,7 +40,8 @@ def load_stream(
     data: str | None = None,
     split_seed: int = 0,
     splits: str | None = None,
-    classes: Sequence[str] | None = None,
+    groups: str = "separate",
+    classes: str | Sequence[str] | None = None,
     on_progress: Callable[[int, int], None] | None = None,
 ) -> Stream:
     """Load a stream, decoding its images if they are not in the cache yet.
@@ -38,15 +53,29 @@ def load_stream(
         data: The folder that holds the data sets; default: $SODAP_DATA, or ./data.
         split_seed: Seed of the random splits.
         splits: A file of saved splits, or the folder with the lists of the paper's authors.
-        classes: Fixes the classes and their order for a folder or a table. To learn on with a
-            saved model, give the classes of its learner.
+        groups: Whether groups of the same name in two data sets of a protocol are different
+            patients ("separate") or the same one ("shared"). In one folder or table they always
+            are the same one.
+        classes: Fixes the classes and their order for a folder or a table, as a list or as
+            "benign,malignant". To learn on with a saved model, give the classes of its learner.
+            Without it, classes that look misspelt are an error; "all" accepts them.
         on_progress: Called with the number of images decoded so far and the total.
     """
     if not 8 <= image_size <= 2048:
         raise SodapError(f"image_size must be between 8 and 2048 pixels, got {image_size}")
     if name in stream_names():
         return make_stream(name)
-    plan = make_plan(name, data=data, split_seed=split_seed, splits=splits, classes=classes)
+    plan = make_plan(
+        name, data=data, split_seed=split_seed, splits=splits, groups=groups, classes=classes
+    )
+    refuse_doubtful(plan.name, plan.classes, plan.doubtful_classes())
+    if plan.grouped and (found := plan.split_groups()):
+        warnings.warn(
+            f"{plural(len(found), 'group')} of {plan.name} (such as '{found[0]}') are in two "
+            f"splits, so results will look better than they are; see `sodap data check {name}`",
+            SplitGroupWarning,
+            stacklevel=2,
+        )
     from sodap.streams.build import build_stream  # imports torch, which a plan does not need
 
     return build_stream(plan, image_size, on_progress)
@@ -70,14 +99,20 @@ def make_plan(
     data: str | None = None,
     split_seed: int = 0,
     splits: str | None = None,
-    classes: Sequence[str] | None = None,
+    groups: str = "separate",
+    classes: str | Sequence[str] | None = None,
 ) -> Plan:
     """Plan a stream without decoding images; the arguments are those of `load_stream`."""
     check_stream_name(name)
+    if groups not in get_args(GroupNames):
+        raise SodapError(f"groups takes separate or shared, not '{groups}'")
     lists = Path(splits) if splits is not None and Path(splits).is_dir() else None
     saved = None if splits is None or lists is not None else read_splits(Path(splits))
     if name in protocol_names():
-        return plan_protocol(name, data_roots(data), split_seed, lists=lists, saved=saved)
+        roots = data_roots(data)
+        return plan_protocol(
+            name, roots, split_seed, lists=lists, saved=saved, shared=groups == "shared"
+        )
     if lists is not None:
         raise SodapError(
             f"'{lists}' is a folder, but lists of splits are for paper-dr only; "

@@ -6,7 +6,7 @@ saved, compared and checked before `sodap.streams.build.build_stream` decodes th
 
 from __future__ import annotations
 
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -15,6 +15,7 @@ from typing import Literal
 from sodap.errors import SodapError
 from sodap.streams.augmentation import Augmentation
 from sodap.streams.catalogue import find_source, locate, read_source
+from sodap.streams.class_names import DoubtfulClass, doubtful_classes, parse_classes, similar
 from sodap.streams.items import SPLITS, Item, PlannedDomain, Source, relative
 from sodap.streams.names import printable
 from sodap.streams.paper_lists import match_list, read_list_rows, read_paper_lists
@@ -46,6 +47,12 @@ class Plan:
     """How the files differ from the complete data set, the paper or the saved splits."""
     grouped: bool = True
     """Whether all images of a group should be in one split."""
+    confirmed: bool = True
+    """Whether the user or the protocol has named the classes; else the images have."""
+
+    def doubtful_classes(self) -> list[DoubtfulClass]:
+        """Classes that look like mistakes and were not confirmed."""
+        return [] if self.confirmed else doubtful_classes(self.domains)
 
     def rows(self) -> list[SplitRow]:
         """The rows of `splits.csv`."""
@@ -63,6 +70,15 @@ class Plan:
             for item in domain.in_split(split)
         ]
 
+    def split_groups(self) -> list[str]:
+        """Groups that are in two splits, in one domain or in two domains of one origin."""
+        splits: dict[tuple[str, str], set[str]] = defaultdict(set)
+        for domain in self.domains:
+            for item, split in zip(domain.items, domain.splits, strict=True):
+                if item.group is not None:
+                    splits[domain.origin, item.group].add(split)
+        return [group for (_, group), found in splits.items() if len(found) > 1]
+
 
 # ------------------------------------------------------------------ protocols
 
@@ -74,12 +90,13 @@ def plan_protocol(
     *,
     lists: Path | None = None,
     saved: Sequence[SplitRow] | None = None,
-    groups: GroupNames = "separate",
+    shared: bool = False,
 ) -> Plan:
     """Apply a protocol to the data sets below `roots`.
 
     `lists` is a folder with the lists that the paper's authors published, `saved` are the splits
     of an earlier plan. Either one fixes which images a domain has, so nothing is undersampled.
+    With `shared`, groups of the same name in two data sets are one group.
     """
     if isinstance(protocol, str):
         protocol = find_protocol(protocol)
@@ -102,7 +119,7 @@ def plan_protocol(
             root,
             tuple(items),
             learned=spec.name not in protocol.unseen,
-            origin=source.name if groups == "separate" else "",
+            origin="" if shared else source.name,
         )
         if saved is not None:
             domain = _with_saved(domain, saved, differences)
@@ -204,7 +221,13 @@ def plan_lists(lists: Path) -> Plan:
         domain = PlannedDomain(spec.name, None, items, splits, origin=spec.source)
         differences += _unexpected(protocol, spec, domain)
         domains.append(domain)
-    return Plan(protocol.name, protocol.classes, tuple(domains), differences=tuple(differences))
+    return Plan(
+        protocol.name,
+        protocol.classes,
+        tuple(domains),
+        differences=tuple(differences),
+        grouped=protocol.grouped,
+    )
 
 
 def _incomplete(source: Source, items: Iterable[Item]) -> list[str]:
@@ -248,17 +271,19 @@ def plan_table(file: Path, seed: int = 0, *, saved: Sequence[SplitRow] | None = 
     return _plan_own(printable(file.stem), items, file.parent, seed, saved)
 
 
-def with_classes(plan: Plan, classes: Sequence[str] | None) -> Plan:
+def with_classes(plan: Plan, classes: str | Sequence[str] | None) -> Plan:
     """The plan with a fixed list of classes, which must include all classes of its images."""
     if classes is None:
         return plan
-    new = [label for label in plan.classes if label not in classes]
+    names = parse_classes(classes) or plan.classes
+    new = [label for label in plan.classes if label not in names]
     if new:
+        typo = next((f", perhaps a typo for '{n}'" for n in names if similar(n, new[0])), "")
         raise SodapError(
-            f"{plan.name} holds images of {', '.join(new)}, "
-            f"which is not among the classes {', '.join(classes)}"
+            f"{plan.name} holds images of {', '.join(new)}{typo}, "
+            f"which is not among the classes {', '.join(names)}"
         )
-    return replace(plan, classes=tuple(classes))
+    return replace(plan, classes=tuple(names), confirmed=True)
 
 
 def _plan_own(
@@ -284,4 +309,4 @@ def _plan_own(
         domains.append(domain)
     domains = _assign(domains, EIGHT_ONE_ONE, seed, True, differences)
     classes = tuple(sorted({item.label for item in items}))
-    return Plan(name, classes, tuple(domains), differences=tuple(differences))
+    return Plan(name, classes, tuple(domains), differences=tuple(differences), confirmed=False)

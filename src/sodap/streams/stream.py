@@ -59,6 +59,8 @@ class Domain:
     test: Split
     classes: tuple[str, ...] = ()
     """Class names in the order of the label numbers, if known; compared with the stream's."""
+    origin: str = ""
+    """Where the names of groups come from; see `sodap.streams.items.PlannedDomain`."""
 
     def splits(self) -> Iterator[tuple[str, Split]]:
         yield "train", self.train

@@ -25,10 +25,11 @@ from sodap.streams.check.fingerprints import (
     perceptual_hash,
     read_fingerprint,
 )
+from sodap.streams.check.result import ACROSS, WITHIN
 from sodap.streams.check.sheets import MAX_BYTES
 from sodap.streams.images import MIN_SIDE, read_image
-from sodap.streams.items import Item
-from sodap.streams.plans import Plan, PlannedDomain, plan_lists, plan_protocol
+from sodap.streams.items import Item, PlannedDomain
+from sodap.streams.plans import Plan, plan_lists, plan_protocol
 
 
 def picture(number: int, side: int = 160) -> Image.Image:
@@ -214,7 +215,7 @@ def test_everything_is_found(tmp_path: Path) -> None:
         {"1.jpg": ("train", "a", shared_picture), "2.jpg": ("test", "a", jpeg(picture(11)))},
         groups={"1.jpg": "patient"},
     )
-    result = check_plan(plan_of(one, two))
+    result = check_plan(plan_of(replace(one, origin="here"), replace(two, origin="there")))
     leaks = {(leak.kind, leak.held, leak.other): (leak.images, leak.of) for leak in result.leaks}
     assert leaks == {
         ("exact", ("one", "test"), ("one", "train")): (1, 3),
@@ -226,6 +227,24 @@ def test_everything_is_found(tmp_path: Path) -> None:
     assert [str(leak) for leak in result.leaks if leak.other[0] == "two"] == [
         "1 of 3 test images of one: the same file is in train of two"
     ]
+    assert result.leaked == {WITHIN: 3, ACROSS: 1}
+    assert result.leaked_groups == {WITHIN: 1, ACROSS: 0}
+    (question,) = result.questions
+    assert "1 group with the same name in here and there (such as 'patient')" in question
+
+    # In one table, the patient of the second domain is the same person.
+    together = check_plan(plan_of(one, two))
+    leaks |= {
+        ("group", ("one", "test"), ("two", "train")): (1, 3),
+        ("group", ("one", "val"), ("two", "train")): (1, 2),
+    }
+    assert {(x.kind, x.held, x.other): (x.images, x.of) for x in together.leaks} == leaks
+    assert together.leaked == {WITHIN: 3, ACROSS: 3}
+    assert together.leaked_groups == {WITHIN: 1, ACROSS: 1}
+    assert together.questions == ()
+    assert "3 val or test images within a domain (1 group)" in together.verdict
+    assert "3 val or test images across domains (1 group)" in together.verdict
+    assert together.verdict in check_page(together)
     assert result.duplicate_counts() == {
         "exact": {"across splits": 1, "across domains": 1},
         "near": {"within a split": 1},

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from itertools import combinations
+from itertools import combinations, permutations
 
 from sodap.formats import plural
 from sodap.streams.check.duplicates import exact_copies, near_copies
@@ -65,7 +65,6 @@ def check_plan(plan: Plan, on_progress: Callable[[int, int], None] | None = None
         kind: _affected(relations, images)
         for kind, relations in (("exact", exact), ("near", near), ("group", groups))
     }
-    by_group = [_places([_affected([group], images)]) for group in groups]
     pairs = [(one[0], other[0]) for one, other in near] + [(one[0], one[1]) for one, _ in exact]
     pairs.sort(key=lambda pair: images[pair[0]].split == images[pair[1]].split)  # leaks first
 
@@ -82,11 +81,10 @@ def check_plan(plan: Plan, on_progress: Callable[[int, int], None] | None = None
         differences=plan.differences,
         missing=tuple(_missing(plan)),
         leaks=tuple(leak for kind in affected for leak in _leaks(kind, affected[kind], images)),
-        leaked={place: len(found) for place, found in _places(affected.values()).items()},
-        leaked_groups={
-            place: sum(bool(found[place]) for found in by_group) for place in (WITHIN, ACROSS)
-        },
+        leaked=_count_leaked(affected.values()),
+        leaked_groups=_count_leaked_groups(groups, images),
         questions=tuple(_same_names(plan)),
+        doubtful=tuple(map(str, plan.doubtful_classes())),
         learned=tuple(domain.name for domain in plan.domains if domain.learned),
         duplicates=(
             *(Duplicates("exact", refs(one)) for one, _ in exact),
@@ -170,13 +168,23 @@ def _leaks(kind: str, affected: Affected, images: Sequence[ImageRef]) -> Iterato
         yield Leak(kind, held, other_split, len(pairs), total[held], tuple(examples[:EXAMPLES]))
 
 
-def _places(affected: Iterable[Affected]) -> dict[str, set[int]]:
-    """Place of a leak, within a domain or across domains -> val and test images that leak."""
-    places: dict[str, set[int]] = {WITHIN: set(), ACROSS: set()}
+def _count_leaked(affected: Iterable[Affected]) -> dict[str, int]:
+    """Number of val and test images that leak within a domain and across domains."""
+    found: dict[str, set[int]] = {WITHIN: set(), ACROSS: set()}
     for each in affected:
         for (held, other), pairs in each.items():
-            places[WITHIN if held[0] == other[0] else ACROSS] |= pairs.keys()
-    return places
+            found[WITHIN if held[0] == other[0] else ACROSS] |= pairs.keys()
+    return {place: len(numbers) for place, numbers in found.items()}
+
+
+def _count_leaked_groups(groups: Iterable[Relation], images: Sequence[ImageRef]) -> dict[str, int]:
+    """Number of groups in two splits of one domain, and in different splits of two domains."""
+    found = {WITHIN: 0, ACROSS: 0}
+    for members, _ in groups:
+        pairs = list(permutations({images[index].domain_split for index in members}, 2))
+        found[WITHIN] += any(a[0] == b[0] for a, b in pairs)
+        found[ACROSS] += any(a[0] != b[0] and a[1] != b[1] for a, b in pairs)
+    return found
 
 
 def _by_split(indices: Sequence[int], images: Sequence[ImageRef]) -> dict[DomainSplit, list[int]]:

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import shlex
 from collections import Counter
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
 from sodap.formats import plural
+from sodap.streams.class_names import listing
 
 DomainSplit = tuple[str, str]
 """The name of a domain and of one of its splits."""
@@ -117,6 +119,8 @@ class CheckResult:
     """Place of a leak -> number of groups that are in two splits there."""
     questions: tuple[str, ...] = ()
     """What only the user can know, such as whether two groups are the same patient."""
+    doubtful: tuple[str, ...] = ()
+    """Classes that look misspelt, one sentence each."""
     learned: tuple[str, ...] = ()
     """Domains that are learned, not only tested."""
     duplicates: tuple[Duplicates, ...] = ()
@@ -148,6 +152,15 @@ class CheckResult:
         if len(self.unreadable) > 3:
             found.append(f"{len(self.unreadable) - 3} more files cannot be read")
         return tuple(found)
+
+    @property
+    def how_to_confirm(self) -> str:
+        """What to do about doubtful classes."""
+        names = shlex.quote(listing(self.classes))
+        return (
+            f"Correct the names of doubtful classes, or confirm all classes with --classes {names} "
+            f"here and classes={names} in a run."
+        )
 
     @property
     def unchecked(self) -> str:
@@ -212,6 +225,7 @@ class CheckResult:
             "leaked": self.leaked,
             "leaked_groups": self.leaked_groups,
             "questions": list(self.questions),
+            "doubtful": list(self.doubtful),
             "twins": [each.to_json() | {"where": each.where} for each in self.duplicates],
             "conflicts": [each.to_json() for each in self.conflicts],
             "unreadable": [asdict(flaw) for flaw in self.unreadable],
