@@ -238,7 +238,7 @@ def test_a_folder_without_a_run_is_refused(tmp_path: Path, sodap: Call) -> None:
         take_snapshot(tmp_path / "holiday.jpg")
     write_json(tmp_path / "config.json", {})
     write_json(tmp_path / "record.json", {"mine": 1})
-    with pytest.raises(SodapError, match="field required"):
+    with pytest.raises(SodapError, match="is not a valid record"):
         take_snapshot(tmp_path)
 
 

@@ -144,7 +144,7 @@ def read_search(folder: Path, base: RunConfig, settings: Sequence[Setting]) -> S
     path = folder / FILE
     if not path.is_file():
         return None
-    search = checked(SearchRecord, upgrade_search(read_json(path)), path)
+    search = checked(SearchRecord, upgrade_search(read_json(path)), path, "search")
     changed = difference(search.config.model_dump(mode="json"), base.described())
     if changed:
         raise SodapError(f"{path} was made with another {changed}; choose another --out")

@@ -203,7 +203,7 @@ def _read_record(folder: Path, problems: list[str]) -> RunRecord:
             problems.append(str(error))
             note = "its record cannot be read"
     config = folder / "config.json"
-    return without_record(checked(RunConfig, read_json(config), config), note)
+    return without_record(checked(RunConfig, read_json(config), config, "configuration"), note)
 
 
 def with_stream(

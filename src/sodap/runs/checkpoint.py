@@ -117,7 +117,7 @@ class Checkpoint:
             return None
         tensors, metadata = load_state(self.folder, "state")
         content = upgrade_checkpoint(metadata)
-        return tensors, checked(CheckpointInfo, content, self.folder / "state.json")
+        return tensors, checked(CheckpointInfo, content, self.folder / "state.json", "checkpoint")
 
     def delete(self) -> None:
         """Delete the checkpoint of a finished run."""

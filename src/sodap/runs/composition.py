@@ -60,7 +60,7 @@ class Composition(Schema):
 def read_composition(folder: Path) -> Composition | None:
     """Result of an earlier call of `compose`; None if there is none."""
     path = folder / FILE
-    return checked(Composition, read_json(path), path) if path.is_file() else None
+    return checked(Composition, read_json(path), path, "composition") if path.is_file() else None
 
 
 def compose(

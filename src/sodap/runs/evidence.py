@@ -287,6 +287,6 @@ def read_evidence(folder: Path, stages: int) -> list[StageEvidence]:
     while len(found) < stages and has_state(home, f"stage-{len(found) + 1}"):
         name = f"stage-{len(found) + 1}"
         tensors, metadata = load_state(home, name)
-        info = checked(EvidenceInfo, metadata, home / f"{name}.json")
+        info = checked(EvidenceInfo, metadata, home / f"{name}.json", "evidence file")
         found.append(StageEvidence(info, tensors))
     return found

@@ -26,8 +26,8 @@ def read_record(path: Path) -> RunRecord:
     """Read a `record.json` of any format, or a kept result."""
     content = read_json(path)
     if "status" not in content:
-        return checked(KeptResult, content, path).as_record()
-    return checked(RunRecord, upgrade(content, path), path)
+        return checked(KeptResult, content, path, "record").as_record()
+    return checked(RunRecord, upgrade(content, path), path, "record")
 
 
 def upgrade(content: dict[str, Any], path: Path) -> dict[str, Any]:
@@ -87,9 +87,9 @@ def read_log(path: Path) -> tuple[list[EpochRow], int]:
 S = TypeVar("S", bound=BaseModel)
 
 
-def checked(model: type[S], content: Any, path: Path) -> S:
-    """Content of a file as a model; an error that names the file if it does not fit."""
+def checked(model: type[S], content: Any, path: Path, kind: str) -> S:
+    """Content of a file as a model; if it does not fit, an error that names the file."""
     try:
         return model.model_validate(content)
     except ValidationError as error:
-        raise invalid(str(path), error) from error
+        raise invalid(f"{path} is not a valid {kind}", error) from error

@@ -90,7 +90,7 @@ def check_folder(config: RunConfig, folder: Path, *, resume: bool) -> RunRecord 
     if folder.exists() and not folder.is_dir():
         raise SodapError(f"cannot write the run to {folder}: it is a file")
     if path.exists():
-        before = checked(RunConfig, read_json(path), path).model_dump(mode="json")
+        before = checked(RunConfig, read_json(path), path, "configuration").model_dump(mode="json")
         changed = difference(before, config.described())
         if changed:
             raise SodapError(f"{folder} holds a run with another {changed}; choose another --out")
