@@ -12,6 +12,7 @@ from sodap.cli.demo import run_demo
 from sodap.cli.report import run_report
 from sodap.errors import SodapError
 
+from .conftest import TINY
 from .page_reader import PageReader
 from .records import a_record, write
 
@@ -53,7 +54,7 @@ def test_the_demo_writes_a_comparison(tmp_path: Path) -> None:
     console = Console(file=io.StringIO(), width=500)
     write(tmp_path / "sequential" / "config.json", {"of": "an earlier demo"})
     write(tmp_path / "sequential" / "model" / "old.json", {})
-    run_demo(console, tmp_path, 1, ["stream=digits-mini", "epochs=1", "device=cpu"])
+    run_demo(console, tmp_path, 1, ["stream=digits-mini", "epochs=1", *TINY])
     assert not (tmp_path / "sequential" / "model" / "old.json").exists()
     page = PageReader((tmp_path / "index.html").read_text("utf-8"))
     for text in (

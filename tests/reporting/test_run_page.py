@@ -35,6 +35,7 @@ from sodap.storage import load_state
 from sodap.streams.splits import SplitRow
 from tests.conftest import make_stream
 
+from .conftest import TINY
 from .page_reader import PageReader
 from .records import edited
 
@@ -275,7 +276,7 @@ def test_variety_is_the_mean_distance_of_pairs(full: LoadedRun) -> None:
 
 
 def test_prompts_without_routing_have_similarity(tmp_path: Path) -> None:
-    config = load_config("default", ["method=coda-prompt", "epochs=1", "device=cpu"])
+    config = load_config("default", ["method=coda-prompt", "epochs=1", *TINY])
     run(config, tmp_path / "run", stream=make_stream())
     (found,) = load_runs([tmp_path / "run"])
     sections = {section.key: section for section in run_sections(found)}
