@@ -1,8 +1,9 @@
 """Image classifiers that keep learning, domain by domain, without keeping old images."""
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from sodap.errors import SodapError
+from sodap.lazy import lazy_attributes
 from sodap.version import __version__
 
 if TYPE_CHECKING:
@@ -23,21 +24,15 @@ __all__ = [
     "load_stream",
 ]
 
-_HOMES = {
-    **dict.fromkeys(("Learner", "Prediction", "Scores", "Training", "load"), "sodap.learning"),
-    **dict.fromkeys(("Domain", "Split", "Stream", "load_stream"), "sodap.streams"),
-}
+__getattr__ = lazy_attributes(
+    __name__,
+    {
+        **dict.fromkeys(("Learner", "Prediction", "Scores", "Training", "load"), "learning"),
+        **dict.fromkeys(("Domain", "Split", "Stream", "load_stream"), "streams"),
+    },
+)
 
 
 def __dir__() -> list[str]:
-    """For whoever completes a name: all of them, before they are imported."""
+    """All public names, for completion before they are imported."""
     return sorted({*globals(), *__all__})
-
-
-def __getattr__(name: str) -> Any:
-    """Import torch only when it is needed: `sodap --help` answers at once."""
-    if name not in _HOMES:
-        raise AttributeError(f"module 'sodap' has no attribute '{name}'")
-    import importlib
-
-    return getattr(importlib.import_module(_HOMES[name]), name)

@@ -1,9 +1,9 @@
 """Frozen timm ViTs with ports for prompts and adapters."""
 
-from importlib import import_module
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from sodap.backbones.names import SHORT_NAMES, native_size
+from sodap.lazy import lazy_attributes
 
 if TYPE_CHECKING:
     from sodap.backbones.building import build_backbone
@@ -21,10 +21,12 @@ __all__ = [
     "native_size",
 ]
 
-
-def __getattr__(name: str) -> Any:
-    """Import torch and timm only when they are needed."""
-    if name not in __all__:
-        raise AttributeError(f"module 'sodap.backbones' has no attribute '{name}'")
-    module = "building" if name == "build_backbone" else "vit"
-    return getattr(import_module(f"sodap.backbones.{module}"), name)
+__getattr__ = lazy_attributes(
+    __name__,
+    {
+        "build_backbone": "building",
+        **dict.fromkeys(
+            ("ClsPort", "FrozenViT", "ParallelAdapter", "Port", "PortedViT", "Prefix"), "vit"
+        ),
+    },
+)

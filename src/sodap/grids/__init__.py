@@ -1,7 +1,8 @@
 """Many runs: grids of streams, methods and seeds, searches for settings, ablations."""
 
-from importlib import import_module
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
+
+from sodap.lazy import lazy_attributes
 
 if TYPE_CHECKING:
     from sodap.grids.ablation import Ablation
@@ -21,17 +22,13 @@ __all__ = [
     "run_grid",
 ]
 
-_MODULES = {
-    "Ablation": "ablation",
-    "Grid": "grid",
-    **dict.fromkeys(("GridCallback", "GridSummary", "run_grid"), "grid_run"),
-    **dict.fromkeys(("grid_names", "read_grid"), "recipe"),
-    "Task": "task",
-}
-
-
-def __getattr__(name: str) -> Any:
-    """Import torch only when it is needed: grid files are read without it."""
-    if name not in _MODULES:
-        raise AttributeError(f"module 'sodap.grids' has no attribute '{name}'")
-    return getattr(import_module(f"sodap.grids.{_MODULES[name]}"), name)
+__getattr__ = lazy_attributes(
+    __name__,
+    {
+        "Ablation": "ablation",
+        "Grid": "grid",
+        **dict.fromkeys(("GridCallback", "GridSummary", "run_grid"), "grid_run"),
+        **dict.fromkeys(("grid_names", "read_grid"), "recipe"),
+        "Task": "task",
+    },
+)

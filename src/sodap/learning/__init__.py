@@ -1,7 +1,8 @@
 """The training loop of a stage, and the learner that users hold."""
 
-from importlib import import_module
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
+
+from sodap.lazy import lazy_attributes
 
 if TYPE_CHECKING:
     from sodap.learning.learner import Learner, Prediction, Scores, load
@@ -20,16 +21,12 @@ __all__ = [
     "load",
 ]
 
-_MODULES = {
-    **dict.fromkeys(("Learner", "Prediction", "Scores", "load"), "learner"),
-    **dict.fromkeys(("end_stage", "learn_stage"), "loop"),
-    "StageProgress": "progress",
-    "Training": "training",
-}
-
-
-def __getattr__(name: str) -> Any:
-    """Import torch only when it is needed: the training settings are read without it."""
-    if name not in _MODULES:
-        raise AttributeError(f"module 'sodap.learning' has no attribute '{name}'")
-    return getattr(import_module(f"sodap.learning.{_MODULES[name]}"), name)
+__getattr__ = lazy_attributes(
+    __name__,
+    {
+        **dict.fromkeys(("Learner", "Prediction", "Scores", "load"), "learner"),
+        **dict.fromkeys(("end_stage", "learn_stage"), "loop"),
+        "StageProgress": "progress",
+        "Training": "training",
+    },
+)

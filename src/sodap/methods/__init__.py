@@ -1,8 +1,8 @@
 """Continual-learning methods: one file per method, and the contract that all of them fulfil."""
 
-from importlib import import_module
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
+from sodap.lazy import lazy_attributes
 from sodap.methods.options import Option, options_of
 from sodap.methods.registry import (
     BUILT_IN,
@@ -32,13 +32,15 @@ __all__ = [
     "register_method",
 ]
 
+_CONTRACT = ("Asset", "Batch", "Method", "MethodConfig", "Observations", "StageInfo")
 
-def __getattr__(name: str) -> Any:
-    """Import the contract and the built-in methods only when needed, because torch is slow."""
-    for place in BUILT_IN.values():
-        module, _, attribute = place.partition(":")
-        if attribute == name:
-            return getattr(import_module(module), name)
-    if name in __all__:
-        return getattr(import_module("sodap.methods.base"), name)
-    raise AttributeError(f"module 'sodap.methods' has no attribute '{name}'")
+__getattr__ = lazy_attributes(
+    __name__,
+    {
+        **dict.fromkeys(_CONTRACT, "base"),
+        **{
+            name: module.removeprefix("sodap.methods.")
+            for module, name in (place.split(":") for place in BUILT_IN.values())
+        },
+    },
+)

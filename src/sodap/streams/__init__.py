@@ -1,8 +1,8 @@
 """Image streams: domains that arrive one after the other."""
 
-from importlib import import_module
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
+from sodap.lazy import lazy_attributes
 from sodap.streams import sources as sources
 from sodap.streams.augmentation import Augmentation
 from sodap.streams.images import read_image, read_images
@@ -31,16 +31,12 @@ __all__ = [
     "union",
 ]
 
-_LAZY = {
-    **dict.fromkeys(("BatchLoader", "to_gpu_if_fits"), "batches"),
-    **dict.fromkeys(
-        ("Domain", "MissingClassWarning", "Split", "Stage", "Stream", "union"), "stream"
-    ),
-}
-
-
-def __getattr__(name: str) -> Any:
-    """Import torch only when tensors are needed, so that `sodap data list` starts fast."""
-    if name not in _LAZY:
-        raise AttributeError(f"module 'sodap.streams' has no attribute '{name}'")
-    return getattr(import_module(f"sodap.streams.{_LAZY[name]}"), name)
+__getattr__ = lazy_attributes(
+    __name__,
+    {
+        **dict.fromkeys(("BatchLoader", "to_gpu_if_fits"), "batches"),
+        **dict.fromkeys(
+            ("Domain", "MissingClassWarning", "Split", "Stage", "Stream", "union"), "stream"
+        ),
+    },
+)
