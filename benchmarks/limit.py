@@ -17,7 +17,7 @@ from timm.models.vision_transformer import VisionTransformer
 from torch import Tensor, nn
 
 from sodap.backbones import FrozenViT
-from sodap.backbones.vit import ClsPort
+from sodap.backbones.ports import ClsPort
 from sodap.methods import Batch, Method, MethodConfig, register_method
 from sodap.methods.base import LinearHead
 from sodap.randomness import Randomness

@@ -1,4 +1,4 @@
-"""Frozen timm ViTs with ports for prompts and adapters."""
+"""Frozen timm ViTs with ports for prompts, adapters and low-rank residuals."""
 
 from typing import TYPE_CHECKING
 
@@ -7,12 +7,16 @@ from sodap.lazy import lazy_attributes
 
 if TYPE_CHECKING:
     from sodap.backbones.building import build_backbone
-    from sodap.backbones.vit import ClsPort, FrozenViT, ParallelAdapter, Port, PortedViT, Prefix
+    from sodap.backbones.lora import LoraLayout
+    from sodap.backbones.ports import ClsPort, Lora, ParallelAdapter, Port, Prefix
+    from sodap.backbones.vit import FrozenViT, PortedViT
 
 __all__ = [
     "SHORT_NAMES",
     "ClsPort",
     "FrozenViT",
+    "Lora",
+    "LoraLayout",
     "ParallelAdapter",
     "Port",
     "PortedViT",
@@ -25,8 +29,8 @@ __getattr__ = lazy_attributes(
     __name__,
     {
         "build_backbone": "building",
-        **dict.fromkeys(
-            ("ClsPort", "FrozenViT", "ParallelAdapter", "Port", "PortedViT", "Prefix"), "vit"
-        ),
+        "LoraLayout": "lora",
+        **dict.fromkeys(("ClsPort", "Lora", "ParallelAdapter", "Port", "Prefix"), "ports"),
+        **dict.fromkeys(("FrozenViT", "PortedViT"), "vit"),
     },
 )

@@ -10,6 +10,7 @@ from timm.layers.attention import Attention
 from timm.models.vision_transformer import Block
 from torch import Tensor, nn
 
+from sodap.backbones.low_rank import BlockLora, linear
 from sodap.errors import SodapError
 
 
@@ -44,10 +45,12 @@ def replace_cls(tokens: Tensor, cls: Tensor | None) -> Tensor:
     return torch.cat([row, tokens[:, 1:]], dim=1)
 
 
-def qkv(block: Block, tokens: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+def qkv(
+    block: Block, tokens: Tensor, lora: BlockLora | None = None
+) -> tuple[Tensor, Tensor, Tensor]:
     """Queries, keys and values of tokens `[B, N, D]`, each `[B, heads, N, width]`."""
     attention: Any = block.attn
-    parts = attention.qkv(block.norm1(tokens))
+    parts: Any = linear(attention.qkv, block.norm1(tokens), lora, "qkv")
     parts = parts.unflatten(-1, (3, attention.num_heads, attention.head_dim))
     q, k, v = parts.permute(2, 0, 3, 1, 4)
     return attention.q_norm(q), attention.k_norm(k), v
@@ -66,23 +69,33 @@ def attend(block: Block, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
     return F.scaled_dot_product_attention(q, k, v, dropout_p=dropout)
 
 
-def add_attention(block: Block, tokens: Tensor, attended: Tensor) -> Tensor:
+def add_attention(
+    block: Block, tokens: Tensor, attended: Tensor, lora: BlockLora | None = None
+) -> Tensor:
     """Tokens `[B, N, D]` plus the projected output of `attend`, `[B, heads, N, width]`."""
     attention: Any = block.attn
-    merged = attention.proj(attention.norm(attended.transpose(1, 2).flatten(2)))
+    heads = attention.norm(attended.transpose(1, 2).flatten(2))
+    merged = linear(attention.proj, heads, lora, "proj")
     result: Tensor = tokens + block.drop_path1(block.ls1(attention.proj_drop(merged)))
     return result
 
 
-def mlp_output(block: Block, tokens: Tensor) -> Tensor:
+def mlp_output(block: Block, tokens: Tensor, lora: BlockLora | None = None) -> Tensor:
     """What the MLP adds to tokens `[..., D]`."""
-    added: Tensor = block.drop_path2(block.ls2(block.mlp(block.norm2(tokens))))
+    mlp: Any = block.mlp
+    x = block.norm2(tokens)
+    if lora is None:
+        x = mlp(x)
+    else:  # the steps of timm's `Mlp`
+        x = mlp.norm(mlp.drop1(mlp.act(linear(mlp.fc1, x, lora, "fc1"))))
+        x = mlp.drop2(linear(mlp.fc2, x, lora, "fc2"))
+    added: Tensor = block.drop_path2(block.ls2(x))
     return added
 
 
-def add_mlp(block: Block, tokens: Tensor) -> Tensor:
+def add_mlp(block: Block, tokens: Tensor, lora: BlockLora | None = None) -> Tensor:
     """Tokens `[..., D]` plus what the MLP adds to them."""
-    return tokens + mlp_output(block, tokens)
+    return tokens + mlp_output(block, tokens, lora)
 
 
 def block_without_last_sum(
@@ -104,12 +117,18 @@ def block_without_last_sum(
     return tokens, added, tokens[:, 0] + added[:, 0]
 
 
-def block_for_cls(block: Block, tokens: Tensor, added: Tensor | None, cls: Tensor | None) -> Tensor:
+def block_for_cls(
+    block: Block,
+    tokens: Tensor,
+    added: Tensor | None,
+    cls: Tensor | None,
+    lora: BlockLora | None = None,
+) -> Tensor:
     """Run a block for the CLS token only, `[B, 1, D]`; arguments as above."""
     tokens = _block_input(tokens, added, cls)
-    q, k, v = qkv(block, tokens)
+    q, k, v = qkv(block, tokens, lora)
     attended = attend(block, q[:, :, :1], k, v)
-    return add_mlp(block, add_attention(block, tokens[:, :1], attended))
+    return add_mlp(block, add_attention(block, tokens[:, :1], attended, lora), lora)
 
 
 def _block_input(tokens: Tensor, added: Tensor | None, cls: Tensor | None) -> Tensor:

@@ -6,13 +6,15 @@ puts into a port, so no method needs a ViT of its own.
               port, cls                     prefix                        parallel
     tokens ──▶ (edit, or ──▶ norm ──▶ attention over keys ──▶ + ──▶ norm ──▶ MLP ──▶ + ──▶ next
                 add, tokens)           and values as well               and an adapter
+
+Through `lora` the linear layers of attention and MLP get other weights or low-rank residuals.
 """
 
 from __future__ import annotations
 
 import copy
 import hashlib
-from collections.abc import Callable
+from collections.abc import Iterator
 from typing import Any, cast
 
 import torch
@@ -33,31 +35,13 @@ from sodap.backbones.block import (
     split_heads,
 )
 from sodap.backbones.cls_row import block_along_cls
+from sodap.backbones.low_rank import BlockLora
 from sodap.backbones.patches import embed
+from sodap.backbones.pixels import central_square, standardise
+from sodap.backbones.ports import ClsPort, Lora, ParallelAdapter, Port, Prefix
 
 _RECOMPILE_LIMIT = 32
 """Maximum number of compiled variants of a block (training, prediction, batch sizes)."""
-
-Port = Callable[[int, Tensor], Tensor]
-"""`(layer, tokens [B, P+S, D]) -> tokens`, called before block `layer`.
-
-Token 0 is CLS, P is `prefix_tokens` (CLS and registers), and S patches follow. The result may have
-more tokens, which then pass through all later blocks."""
-
-ClsPort = Callable[[int, Tensor], Tensor]
-"""`(layer, tokens) -> CLS token [B, D]` that block `layer` gets instead of its own.
-
-Before the first block it is called with all tokens `[B, P+S, D]`, later with CLS alone,
-`[B, 1, D]`."""
-
-Prefix = Callable[[int, Tensor], tuple[Tensor, Tensor] | None]
-"""`(layer, tokens) -> (keys, values)`, each `[B, m, D]`, or None.
-
-Block `layer` attends to them besides its own. They are neither projected nor normalised, and add no
-tokens."""
-
-ParallelAdapter = Callable[[int, Tensor], Tensor | None]
-"""`(layer, tokens after attention [B, N, D]) -> tensor` that is added in parallel to the MLP."""
 
 
 class PortedViT(nn.Module):
@@ -83,9 +67,10 @@ class PortedViT(nn.Module):
         self.image_size: int = vit.patch_embed.img_size[0]
         self.prefix_tokens: int = vit.num_prefix_tokens
         # Replaced by their compiled forms in `compile_blocks`.
-        self._standardise = _standardise
+        self._standardise = standardise
         self._embed = embed
         self._plain_block = _plain_block
+        self._lora_block = _lora_block
         self._block_without_last_sum = block_without_last_sum
         self._block_for_cls = block_for_cls
         self._block_along_cls = block_along_cls
@@ -98,7 +83,7 @@ class PortedViT(nn.Module):
         Of an image that is not square, the central square is taken.
         """
         size = (self.image_size, self.image_size)
-        images = _central_square(images)
+        images = central_square(images)
         if images.shape[-2:] != size:
             if images.dtype == torch.uint8:
                 images = images.float().div_(255)
@@ -117,10 +102,11 @@ class PortedViT(nn.Module):
         cls: ClsPort | None = None,
         prefix: Prefix | None = None,
         parallel: ParallelAdapter | None = None,
+        lora: Lora | None = None,
         norm: bool = True,
     ) -> Tensor:
         """Prepared images `[B, 3, S, S]` -> CLS feature `[B, D]`, after the final LayerNorm."""
-        ports: dict[str, Any] = {"cls": cls, "prefix": prefix, "parallel": parallel}
+        ports: dict[str, Any] = {"cls": cls, "prefix": prefix, "parallel": parallel, "lora": lora}
         last = self.tokens(images, port, **ports, only_cls=True)[:, 0]
         return self.norm(last) if norm else last
 
@@ -132,6 +118,7 @@ class PortedViT(nn.Module):
         cls: ClsPort | None = None,
         prefix: Prefix | None = None,
         parallel: ParallelAdapter | None = None,
+        lora: Lora | None = None,
         only_cls: bool = False,
     ) -> Tensor:
         """Tokens after the last block `[B, N, D]`, not normalised.
@@ -139,8 +126,8 @@ class PortedViT(nn.Module):
         With `only_cls` the last block computes CLS alone, `[B, 1, D]`. That saves most of a block,
         a twelfth of a ViT-B.
         """
-        tokens = self._embed(self.vit, images)
-        sealed = port is None and prefix is None and parallel is None
+        tokens = self.embed(images)
+        sealed = port is None and prefix is None and parallel is None and lora is None
         if sealed and all(is_plain(block) and not _has_hooks(block) for block in self.vit.blocks):
             return self._plain_tokens(tokens, cls, only_cls)
         for layer, block in enumerate(self.vit.blocks):
@@ -149,13 +136,35 @@ class PortedViT(nn.Module):
             if cls is not None:
                 tokens = replace_cls(tokens, cls(layer, tokens if layer == 0 else tokens[:, :1]))
             extra = None if prefix is None else prefix(layer, tokens)
+            other = None if lora is None else lora(layer)
             if extra is not None or parallel is not None:
-                tokens = _open_block(require_plain(block), layer, tokens, extra, parallel)
+                tokens = _open_block(require_plain(block), layer, tokens, extra, parallel, other)
             elif only_cls and layer == self.depth - 1 and is_plain(block):
-                tokens = self._block_for_cls(block, tokens, None, None)
+                tokens = self._block_for_cls(block, tokens, None, None, other)
             else:
-                tokens = self._plain_block(block, tokens)
+                tokens = self._whole_block(block, tokens, other)
         return tokens[:, :1] if only_cls else tokens
+
+    def embed(self, images: Tensor) -> Tensor:
+        """Prepared images `[B, 3, S, S]` -> tokens before the first block `[B, P+S, D]`."""
+        return self._embed(self.vit, images)
+
+    def through(
+        self, tokens: Tensor, first: int = 0, last: int | None = None, lora: Lora | None = None
+    ) -> Iterator[Tensor]:
+        """Run the blocks from `first` up to `last`, which is left out, and yield tokens after each.
+
+        For methods that share the first blocks of several passes, or read several blocks.
+        """
+        for layer in range(first, self.depth if last is None else last):
+            other = None if lora is None else lora(layer)
+            tokens = self._whole_block(self.vit.blocks[layer], tokens, other)
+            yield tokens
+
+    def _whole_block(self, block: nn.Module, tokens: Tensor, lora: BlockLora | None) -> Tensor:
+        if lora is None:
+            return self._plain_block(block, tokens)
+        return self._lora_block(require_plain(block), tokens, lora)
 
     def _plain_tokens(self, tokens: Tensor, cls: ClsPort | None, only_cls: bool) -> Tensor:
         """Shorter form of `tokens` for plain blocks with a CLS port at most.
@@ -201,9 +210,10 @@ class PortedViT(nn.Module):
 
         config = torch._dynamo.config
         config.recompile_limit = max(config.recompile_limit, _RECOMPILE_LIMIT)
-        self._standardise = torch.compile(_standardise)
+        self._standardise = torch.compile(standardise)
         self._embed = torch.compile(embed)
         self._plain_block = torch.compile(_plain_block)
+        self._lora_block = torch.compile(_lora_block)
         self._block_without_last_sum = torch.compile(block_without_last_sum)
         self._block_for_cls = torch.compile(block_for_cls)
         self._block_along_cls = torch.compile(block_along_cls)
@@ -259,14 +269,6 @@ class FrozenViT(PortedViT):
         return PortedViT(vit, name=self.name, mean=mean, std=std)
 
 
-def _central_square(images: Tensor) -> Tensor:
-    """Central square; one side is a pixel longer if it could not be centred otherwise."""
-    high, wide = images.shape[-2:]
-    side = min(high, wide)
-    top, left = (high - side) // 2, (wide - side) // 2
-    return images[..., top : high - top, left : wide - left]
-
-
 def _has_hooks(block: nn.Module) -> bool:
     """Whether a block has forward hooks, which only a call of the whole block runs."""
     return bool(block._forward_hooks or block._forward_pre_hooks)
@@ -278,11 +280,10 @@ def _plain_block(block: nn.Module, tokens: Tensor) -> Tensor:
     return result
 
 
-def _standardise(images: Tensor, mean: Tensor, std: Tensor) -> Tensor:
-    """`(images - mean) / std` for uint8 images or floats in [0, 1]; allocates one tensor."""
-    if images.dtype == torch.uint8:
-        return images.float().sub_(255 * mean).div_(255 * std)
-    return (images - mean).div_(std)
+def _lora_block(block: Block, tokens: Tensor, lora: BlockLora) -> Tensor:
+    """Run timm's block step by step, with other linear layers."""
+    attended = attend(block, *qkv(block, tokens, lora))
+    return add_mlp(block, add_attention(block, tokens, attended, lora), lora)
 
 
 def _open_block(
@@ -291,15 +292,16 @@ def _open_block(
     tokens: Tensor,
     prefix: tuple[Tensor, Tensor] | None,
     parallel: ParallelAdapter | None,
+    lora: BlockLora | None,
 ) -> Tensor:
-    """Run timm's block step by step, with a prefix or a parallel adapter."""
-    q, k, v = qkv(block, tokens)
+    """Run timm's block step by step, with a prefix, a parallel adapter or other linear layers."""
+    q, k, v = qkv(block, tokens, lora)
     if prefix is not None:
         k, v = (
             torch.cat([split_heads(extra, own), own], 2)
             for extra, own in zip(prefix, (k, v), strict=True)
         )
-    tokens = add_attention(block, tokens, attend(block, q, k, v))
+    tokens = add_attention(block, tokens, attend(block, q, k, v), lora)
     added = None if parallel is None else parallel(layer, tokens)
-    tokens = add_mlp(block, tokens)
+    tokens = add_mlp(block, tokens, lora)
     return tokens if added is None else tokens + added
