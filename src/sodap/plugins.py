@@ -1,4 +1,4 @@
-"""Methods and data sets that other packages add through entry points."""
+"""Methods, data sets and streams that other packages add through entry points."""
 
 from __future__ import annotations
 
@@ -14,15 +14,15 @@ class BrokenPluginWarning(UserWarning):
 
 
 @cache
-def load_plugins(group: str, register: Callable[[Any], object]) -> None:
-    """Load each entry point of a group and pass it to `register`, once per process.
+def load_plugins(group: str, register: Callable[[str, Any], object]) -> None:
+    """Load each entry point of a group and call `register(name, thing)`, once per process.
 
     Importing other packages takes time and may fail. So call this when a name is looked up, not
     at import. A broken entry point is left out with a warning.
     """
     for entry in entry_points(group=group):
         try:
-            register(entry.load())
+            register(entry.name, entry.load())
         except Exception as error:  # another package may raise anything
             warnings.warn(
                 f"the entry point '{entry.name}' ({entry.value}) of {group} is left out: {error}",

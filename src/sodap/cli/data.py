@@ -50,7 +50,7 @@ def list_data(data: DataFolder = None) -> None:
         if source.classes:  # a user's own folders and tables are given by their path
             _print_source(source, roots)
     _print("\n[bold]Your own images[/]: a folder DOMAIN/CLASS/image or a table, given by its path")
-    _print(f"[bold]Generated in memory[/]: {', '.join(stream_names())}")
+    _print(f"[bold]Ready streams[/]: {', '.join(stream_names())}")
     _print("\n[bold]Protocols[/]")
     for protocol in map(find_protocol, protocol_names()):
         _print_protocol(protocol, roots)
@@ -113,7 +113,7 @@ def clean() -> None:
 def check(
     stream: Annotated[
         str | None,
-        typer.Argument(help="A protocol (see `sodap data list`), a folder or a table of images."),
+        typer.Argument(help="A protocol or data set (see `sodap data list`), a folder, a table."),
     ] = None,
     data: DataFolder = None,
     lists: Annotated[
@@ -207,9 +207,11 @@ def _plan(
         if stream is None or not any(locate(source, data_roots(data)) for source in sources):
             return plan_lists(lists)
     if stream is None:
-        raise SodapError("name a protocol, a folder or a table to check (see `sodap data list`)")
+        raise SodapError(
+            "name a protocol, data set, folder or table to check (see `sodap data list`)"
+        )
     if stream in stream_names():
-        raise SodapError(f"'{stream}' is generated in memory; there are no files to check")
+        raise SodapError(f"'{stream}' is a ready stream; there are no files to check")
     given = lists or splits
     return make_plan(
         stream,

@@ -49,11 +49,11 @@ M = TypeVar("M", bound="type[Method]")
 
 def register_method(method: M) -> M:
     """Class decorator that makes a complete subclass of `Method` available under its name."""
-    if inspect.isabstract(method):
-        missing = sorted(method.__abstractmethods__)
-    else:
-        required = ("name", "family", "Config", "trains", "stores")
-        missing = [each for each in required if not getattr(method, each, None)]
+    required = ("name", "family", "Config", "trains", "stores")
+    missing = [each for each in required if not getattr(method, each, None)]
+    missing += sorted(method.__abstractmethods__)
+    if method.learns_by_gradient and not _defines_losses(method):
+        missing.append("losses (or learns_by_gradient = False)")
     if missing:
         raise TypeError(f"{method.__name__} is not a complete method: define {', '.join(missing)}")
     place = f"{method.__module__}:{method.__name__}"
@@ -61,6 +61,12 @@ def register_method(method: M) -> M:
     if reserved or _METHODS.setdefault(method.name, method) is not method:
         raise ValueError(f"a method named '{method.name}' is registered already")
     return method
+
+
+def _defines_losses(method: type[Method]) -> bool:
+    from sodap.methods.base import Method
+
+    return method.losses is not Method.losses
 
 
 def method_names() -> list[str]:
@@ -85,7 +91,7 @@ def find_method(name: str) -> type[Method]:
     return _METHODS[name]
 
 
-def _register_plugin(method: object) -> None:
+def _register_plugin(_: str, method: object) -> None:
     from sodap.methods.base import Method
 
     if not inspect.isclass(method) or not issubclass(method, Method):

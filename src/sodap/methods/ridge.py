@@ -13,7 +13,6 @@ from torch import Tensor
 
 from sodap.methods.base import (
     Asset,
-    Batch,
     Method,
     MethodConfig,
     Observations,
@@ -61,11 +60,6 @@ class Ridge(Method):
     def features(self, images: Tensor) -> Tensor:
         """Features `[B, feature_width]` that the head reads."""
         return self.frozen_features(images)
-
-    def losses(self, batch: Batch) -> dict[str, Tensor]:
-        """Squared error for information; `end_stage` minimises it in closed form."""
-        target = torch.nn.functional.one_hot(batch.labels, self.classes).float()
-        return {"square": (self(batch.images) - target).square().sum(1).mean()}
 
     def forward(self, images: Tensor) -> Tensor:
         features = self.features(images)  # under autocast, as in `end_stage`

@@ -24,7 +24,8 @@ class RunConfig(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid")
 
     stream: str = Field(
-        "digits", description="name of a stream or protocol, folder DOMAIN/CLASS/image, or table"
+        "digits",
+        description="stream, protocol or data set by name; folder DOMAIN/CLASS/image, or table",
     )
     data: str | None = Field(
         None, description="folder of the data sets; default: $SODAP_DATA, or ./data"

@@ -39,7 +39,7 @@ def find_source(name: str) -> Source:
     return _SOURCES[name]
 
 
-def _register_plugin(source: object) -> None:
+def _register_plugin(_: str, source: object) -> None:
     if not isinstance(source, Source):
         raise TypeError(f"it is a {type(source).__name__}, not a Source")
     register_source(source)

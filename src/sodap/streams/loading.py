@@ -1,4 +1,4 @@
-"""`load_stream`: a stream by the name of a stream or protocol, or the path of a folder or table."""
+"""`load_stream`: a stream by the name of a stream, protocol or data set, or by a path."""
 
 from __future__ import annotations
 
@@ -9,13 +9,14 @@ from typing import TYPE_CHECKING, get_args
 
 from sodap.errors import SodapError
 from sodap.formats import plural
-from sodap.streams.catalogue import data_roots
+from sodap.streams.catalogue import data_roots, find_source, source_names
 from sodap.streams.class_names import refuse_doubtful
 from sodap.streams.plans import (
     GroupNames,
     Plan,
     plan_folder,
     plan_protocol,
+    plan_source,
     plan_table,
     with_classes,
 )
@@ -47,9 +48,10 @@ def load_stream(
     """Load a stream, decoding its images if they are not in the cache yet.
 
     Args:
-        name: A generated stream (`digits`), a protocol (`open-dr`), a folder DOMAIN/CLASS/image,
-            or a CSV or Parquet table.
-        image_size: Side of the images in pixels; generated streams have a fixed size.
+        name: A ready stream (`digits`), a protocol (`open-dr`), a folder DOMAIN/CLASS/image, a CSV
+            or Parquet table, or a data set (`pacs`). A folder or file of the name comes before a
+            data set.
+        image_size: Side of the images in pixels; ready streams have a fixed size.
         data: The folder that holds the data sets; default: $SODAP_DATA, or ./data.
         split_seed: Seed of the random splits.
         splits: A file of saved splits, or the folder with the lists of the paper's authors.
@@ -82,15 +84,22 @@ def load_stream(
 
 
 def check_stream_name(name: str) -> None:
-    """Raise an error unless there is a stream, protocol, folder or table of this name."""
-    path = Path(name)
-    is_own = path.is_dir() or (path.is_file() and path.suffix.lower() in TABLES)
-    known = [*stream_names(), *protocol_names()]
-    if name not in known and not is_own:
+    """Raise an error unless there is a stream, protocol, data set, folder or table of this name."""
+    known = [*stream_names(), *protocol_names(), *data_set_names()]
+    if name not in known and not _is_own(Path(name)):
         raise SodapError(
             f"no stream is called '{name}', and there is no such folder or table; "
             f"there are: {', '.join(known)}"
         )
+
+
+def data_set_names() -> list[str]:
+    """Data sets that are streams by themselves: all but a user's own folders and tables."""
+    return [name for name in source_names() if find_source(name).classes]
+
+
+def _is_own(path: Path) -> bool:
+    return path.is_dir() or (path.is_file() and path.suffix.lower() in TABLES)
 
 
 def make_plan(
@@ -119,6 +128,8 @@ def make_plan(
             f"give '{name}' a file of splits"
         )
     path = Path(name)
+    if not _is_own(path):
+        return with_classes(plan_source(name, data_roots(data), split_seed, saved=saved), classes)
     if path.is_dir():
         return with_classes(plan_folder(path, split_seed, saved=saved), classes)
     return with_classes(plan_table(path, split_seed, saved=saved), classes)

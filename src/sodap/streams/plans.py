@@ -6,6 +6,7 @@ saved, compared and checked before `sodap.streams.build.build_stream` decodes th
 
 from __future__ import annotations
 
+import re
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
@@ -251,6 +252,35 @@ def _unexpected(protocol: Protocol, spec: DomainSpec, domain: PlannedDomain) -> 
     ]
 
 
+# ------------------------------------------------------------------ one data set
+
+
+def plan_source(
+    name: str, roots: Sequence[Path], seed: int = 0, *, saved: Sequence[SplitRow] | None = None
+) -> Plan:
+    """Plan a data set without a protocol: its domains in the order of their names, s2 before s10.
+
+    As in a protocol, splits of the authors are ignored, and images are split by group.
+    """
+    source = find_source(name)
+    items = [replace(item, split=None) for item in read_source(name, roots)]
+    items.sort(key=lambda item: _numbers_as_numbers(item.domain or ""))
+    root = locate(source, roots)
+    plan = _plan_own(source.name, items, root, seed, saved)
+    return replace(
+        plan,
+        classes=source.classes,
+        differences=(*_incomplete(source, items), *plan.differences),
+        confirmed=True,
+    )
+
+
+def _numbers_as_numbers(name: str) -> list[tuple[int, str]]:
+    """A key that sorts names by the numbers in them."""
+    parts = re.split(r"(\d+)", name)
+    return [(int(part), "") if part.isdecimal() else (-1, part) for part in parts]
+
+
 # ------------------------------------------------------------------ a user's own files
 
 
@@ -287,7 +317,11 @@ def with_classes(plan: Plan, classes: str | Sequence[str] | None) -> Plan:
 
 
 def _plan_own(
-    name: str, items: Sequence[Item], root: Path, seed: int, saved: Sequence[SplitRow] | None
+    name: str,
+    items: Sequence[Item],
+    root: Path | None,
+    seed: int,
+    saved: Sequence[SplitRow] | None,
 ) -> Plan:
     """Keep the user's splits; split domains that have none 8 : 1 : 1 by group."""
     parts: dict[str, list[Item]] = {}

@@ -12,7 +12,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from sodap.methods.base import Batch, Method, MethodConfig, Observations, StageInfo
+from sodap.methods.base import Method, MethodConfig, Observations, StageInfo
 from sodap.randomness import Randomness
 
 if TYPE_CHECKING:
@@ -55,10 +55,6 @@ class ClosedFormHead(Method):
         features = self.features(images)  # under autocast, as in `end_stage`
         with torch.autocast(images.device.type, enabled=False):
             return F.linear(features, self.weight, self.bias)
-
-    def losses(self, batch: Batch) -> dict[str, Tensor]:
-        """Cross-entropy for information; it is not minimised."""
-        return {"ce": F.cross_entropy(self(batch.images), batch.labels)}
 
     def end_stage(self, number: int, train: Observations, val: Observations) -> StageInfo:
         for features, labels in train.map(self.features):
