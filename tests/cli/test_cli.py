@@ -47,6 +47,8 @@ MISTAKES = [
     (["run", "default", "stream=nowhere"], "no stream is called 'nowhere'"),
     (["run", "default", "stream"], "'stream' is not of the form key=value"),
     (["run", "default", "backbone=deit_tiny", "weights=x.pth"], "no weights file at x.pth"),
+    (["run", "default", "stream=open-dr"], "choose a backbone for 'open-dr'"),
+    (["ablate", "default", "stream=open-dr"], "choose a backbone for 'open-dr'"),
     (["bench", "table7"], "no grid is called 'table7'"),
     (["bench", "table1", "--methods", "magic"], "no method is called 'magic'"),
     (["bench", "table1", "--streams", "nowhere"], "no stream is called 'nowhere'"),
@@ -61,6 +63,7 @@ MISTAKES = [
 
 
 MORE_MISTAKES = [
+    (["bench", "table1", "--streams", "open-dr"], "choose a backbone for 'open-dr'"),
     (["run", "default", "colour=blue"], "'colour' is no key"),
     (["run", "default", "backbone=vit_huge_"], "no backbone is called 'vit_huge_'"),
     (["run", "ridge", "stream=digits-mini", "--out", "file/run"], "cannot write"),
@@ -106,7 +109,7 @@ def test_an_unreadable_image_is_one_sentence_and_exit_code_2(tmp_path: Path, sod
     folder.mkdir(parents=True)
     for index in range(10):
         (folder / f"{index}.png").write_bytes(b"not an image")
-    found = sodap("run", "default", "stream=mine")
+    found = sodap("run", "default", "stream=mine", "backbone=micro")
     assert found.code == 2
     assert "cannot be read as an image" in found.err
     assert not (tmp_path / "runs").exists()
@@ -128,6 +131,21 @@ def test_a_run_prints_a_line_an_epoch_and_its_result(tmp_path: Path, sodap: Call
     assert again.code == 0
     assert "mine is finished already; nothing is left to do" in again.out
     assert f"AvgACC {record.metrics.accuracy.average_accuracy:.3f}" in again.out
+
+
+def test_a_run_without_a_stream_says_what_it_learns(
+    tmp_path: Path, sodap: Call, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def stop(*_: object, **__: object) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("sodap.runs.runner.run", stop)
+    unnamed = sodap("run", "ridge")
+    assert "'digits'" in unnamed.out
+    assert "stream=FOLDER" in unnamed.out
+    (tmp_path / "mine.yaml").write_text("method: ridge\nstream: digits-mini\n")
+    for command in (["run", "mine.yaml"], ["run", "ridge", "stream=digits"]):
+        assert "stream=FOLDER" not in sodap(*command).out
 
 
 def test_a_run_on_a_terminal_shows_progress_bars(tmp_path: Path) -> None:

@@ -17,6 +17,7 @@ from sodap.learning.progress import snapshot
 from sodap.methods import Method
 from sodap.storage import save_state
 from sodap.streams import Stream
+from sodap.testing import tiny_stream
 
 TRAINING = Training(epochs=4, patience=2, batch_size=16)
 
@@ -54,6 +55,16 @@ def test_files_can_be_predicted(learner: Learner, stripes: Stream, tmp_path: Pat
     paths[1].write_bytes(b"no image")
     with pytest.raises(SodapError, match=r"1\.png cannot be read as an image"):
         learner.predict(paths)
+
+
+def test_photographs_are_not_learned_with_the_network_of_the_digits_by_default() -> None:
+    photographs = tiny_stream(size=64)
+    with pytest.raises(SodapError, match=r"images of 64 pixels.* backbone=deit_tiny"):
+        Learner(photographs.classes, device="cpu").learn(photographs.domains[0])
+    chosen = Learner(
+        photographs.classes, method="ridge", backbone="micro", training=TRAINING, device="cpu"
+    )
+    chosen.learn(photographs.domains[0])
 
 
 def test_saved_and_loaded(learner: Learner, stripes: Stream, tmp_path: Path) -> None:

@@ -10,8 +10,8 @@ from sodap.errors import SodapError
 from sodap.learning import Training
 from sodap.methods import MethodConfig, find_method, method_names, registry
 from sodap.methods.sequential import Sequential
-from sodap.runs import RunConfig, load_config, read_recipe, recipe_names
-from sodap.runs.config import difference
+from sodap.runs import RunConfig, load_config, read_recipe, recipe_names, run
+from sodap.runs.config import check_names, difference
 from sodap.streams import Augmentation
 
 
@@ -58,6 +58,28 @@ def test_changes_of_the_run_its_training_and_its_method() -> None:
     assert config.options["context"] == "cls"
     assert config.options["drift"] == {"window": 50}
     assert config.options["uw"] is False
+
+
+@pytest.mark.parametrize("recipe", recipe_names())
+@pytest.mark.parametrize("stream", ["digits", "digits-mini"])
+def test_the_embedded_streams_are_learned_with_the_embedded_backbone(
+    recipe: str, stream: str
+) -> None:
+    assert load_config(recipe, [f"stream={stream}"]).backbone == "micro"
+
+
+@pytest.mark.parametrize("recipe", recipe_names())
+def test_other_images_need_a_backbone_that_the_user_has_chosen(recipe: str) -> None:
+    for ask in (
+        lambda: load_config(recipe, ["stream=open-dr"]),
+        lambda: check_names(recipe, ["stream=open-dr"]),
+        lambda: run(RunConfig(stream="open-dr"), Path("never")),
+    ):
+        with pytest.raises(SodapError, match=r"backbone=deit_tiny .* weights=FILE"):
+            ask()
+    chosen = load_config(recipe, ["stream=open-dr", "backbone=micro"])
+    assert chosen.backbone == "micro"
+    assert chosen.resolved().backbone == "micro", "also when it is read again"
 
 
 def test_another_method_drops_the_options_of_the_recipe() -> None:

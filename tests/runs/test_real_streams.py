@@ -18,7 +18,9 @@ pytestmark = pytest.mark.slow
 
 def learned(folder: Path, *changes: str) -> RunRecord:
     """A run in closed form with the small embedded network."""
-    config = load_config("ridge", ["device=cpu", "evidence=false", "keep_stages=false", *changes])
+    config = load_config(
+        "ridge", ["backbone=micro", "device=cpu", "evidence=false", "keep_stages=false", *changes]
+    )
     return run(config, folder)
 
 
@@ -114,5 +116,5 @@ def test_a_resumed_run_keeps_its_splits(shared: Path, tmp_path: Path) -> None:
     interrupted = record.model_copy(update={"status": "interrupted"})
     write_json(broken, interrupted.model_dump(mode="json"))
     shutil.copy(images[0], eyes / "domain 0" / "class 0" / "late.jpg")
-    config = load_config("ridge", ["device=cpu", f"stream={eyes}"])
+    config = load_config("ridge", ["backbone=micro", "device=cpu", f"stream={eyes}"])
     assert run(config, tmp_path / "run", resume=True).confusions == record.confusions

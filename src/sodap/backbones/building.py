@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import logging
+from collections.abc import Callable
 from importlib import resources
 from pathlib import Path
 from typing import Any
@@ -11,6 +11,7 @@ import timm
 import torch
 from timm.models.vision_transformer import VisionTransformer
 
+from sodap.backbones.hub import fetch_pretrained
 from sodap.backbones.names import MICRO, model_card, native_size, timm_name
 from sodap.backbones.vit import FrozenViT
 from sodap.backbones.weights import load_weights
@@ -34,13 +35,18 @@ def build_backbone(
     """
     if name == MICRO:
         return _micro(weights, image_size, seed)
-    architecture = timm_name(name)
     size = image_size if image_size is not None else native_size(name)
-    vit = _create(architecture, size, seed, pretrained=weights == "pretrained")
+    vit = _create(name, size, seed, pretrained=weights == "pretrained")
     if weights not in ("pretrained", "random"):
-        load_weights(vit, Path(weights), architecture)
+        load_weights(vit, Path(weights), timm_name(name))
     config: dict[str, Any] = vars(vit)["pretrained_cfg"]
     return FrozenViT(vit, name=name, mean=tuple(config["mean"]), std=tuple(config["std"]))
+
+
+def fetch_weights(name: str, weights: str, say: Callable[[str], None] | None = None) -> None:
+    """Download the weights that `build_backbone` would download, and say so before."""
+    if name != MICRO and weights == "pretrained":
+        fetch_pretrained(timm_name(name), name, say)
 
 
 def _micro(weights: str, image_size: int | None, seed: int) -> FrozenViT:
@@ -61,14 +67,20 @@ def _micro(weights: str, image_size: int | None, seed: int) -> FrozenViT:
     return FrozenViT(vit, name=MICRO, mean=tuple(card["mean"]), std=tuple(card["std"]))
 
 
-def _create(architecture: str, size: int, seed: int, *, pretrained: bool) -> VisionTransformer:
-    # Without a network the hub logs every attempt; the error below says enough.
-    logging.getLogger("huggingface_hub").setLevel(logging.CRITICAL)
+def _create(name: str, size: int, seed: int, *, pretrained: bool) -> VisionTransformer:
+    architecture = timm_name(name)
+    source = fetch_pretrained(architecture, name) if pretrained else None
+    # `custom_load` is for files in the format of another library.
+    overlay = {} if source is None else {"file": str(source), "custom_load": False}
     try:
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(seed)
             vit = timm.create_model(
-                architecture, pretrained=pretrained, num_classes=0, img_size=size
+                architecture,
+                pretrained=pretrained,
+                pretrained_cfg_overlay=overlay,
+                num_classes=0,
+                img_size=size,
             )
     except AssertionError as error:
         raise SodapError(f"{architecture} cannot take {size}-pixel images: {error}") from error
@@ -78,8 +90,8 @@ def _create(architecture: str, size: int, seed: int, *, pretrained: bool) -> Vis
         if not pretrained:
             raise
         raise SodapError(
-            f"timm's weights for {architecture} cannot be downloaded ({type(error).__name__}); "
-            f"download them on a machine with a network and give the file with weights=FILE"
+            f"timm's weights for {architecture} cannot be loaded ({type(error).__name__}); "
+            f"give a file with weights=FILE"
         ) from error
     if not isinstance(vit, VisionTransformer) or vit.cls_token is None:
         raise SodapError(f"'{architecture}' is not a ViT with a class token")

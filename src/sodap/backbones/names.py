@@ -10,7 +10,7 @@ from typing import Any
 from sodap.errors import SodapError
 
 MICRO = "micro"
-"""Name of the embedded network."""
+"""Name of the embedded network, which is trained on drawn digits."""
 
 SHORT_NAMES: Mapping[str, str] = {
     "deit_tiny": "deit_tiny_patch16_224",
@@ -52,6 +52,15 @@ def timm_name(name: str) -> str:
             f"{', '.join(SHORT_NAMES)}, or the name of a timm ViT"
         )
     return name
+
+
+def ask_for_backbone(images: str) -> SodapError:
+    """The error for images that would be learned with `micro` only because nothing was chosen."""
+    return SodapError(
+        f"choose a backbone for {images}, because the embedded one, micro, only knows digits: "
+        f"backbone=deit_tiny downloads its weights once; without a network add weights=FILE, with "
+        f"model.safetensors from https://huggingface.co/timm/deit_tiny_patch16_224.fb_in1k"
+    )
 
 
 def model_card() -> dict[str, Any]:

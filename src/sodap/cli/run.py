@@ -9,7 +9,7 @@ from pathlib import Path
 import typer
 from rich.console import Console
 
-from sodap.runs.config import check_names, load_config
+from sodap.runs.config import check_names, load_config, recipe_names
 
 
 def run_recipe(
@@ -26,6 +26,7 @@ def run_recipe(
     name = f"{Path(config.stream).resolve().stem}-{config.method}-s{config.seed}"
     folder = out or Path("runs") / name
 
+    from sodap.backbones import fetch_weights
     from sodap.cli.progress import RunProgress
     from sodap.cli.result import show_result
     from sodap.runs.callback import Callbacks
@@ -33,10 +34,18 @@ def run_recipe(
     from sodap.runs.tracking import Tracker
 
     trackers = [Tracker(kind, config, folder) for kind in dict.fromkeys(logs)]
-    if resume and check_folder(config, folder, resume=True) is not None:
+    finished = check_folder(config, folder, resume=resume)
+    if finished is not None:
         console.print(f"{folder} is finished already; nothing is left to do", markup=False)
     elif resume and not (folder / "config.json").exists():
         console.print(f"there is no run in {folder} to resume; it starts now", markup=False)
+    if finished is None:  # before the bars of a run, because a download has its own
+        fetch_weights(
+            config.backbone, config.weights, lambda line: console.print(line, soft_wrap=True)
+        )
+        named = any(change.startswith("stream=") for change in changes)
+        if not named and recipe in recipe_names():  # a recipe of the user's own names its stream
+            console.print(_unnamed(config.stream), soft_wrap=True, highlight=False)
     try:
         with RunProgress(console) as progress:
             record = run(
@@ -51,3 +60,11 @@ def run_recipe(
         raise typer.Exit(130) from None
     show_result(console, record, config.method)
     console.print(f"All files of this run: {folder}", markup=False)
+
+
+def _unnamed(stream: str) -> str:
+    """What a command without a stream is about to learn."""
+    return (
+        f"No stream is given, so this learns '{stream}', which comes with sodap; "
+        f"for your own images add stream=FOLDER (see `sodap data list`)."
+    )

@@ -14,7 +14,8 @@ from numpy.typing import NDArray
 from pydantic import BaseModel, Field, ValidationError
 from torch import Tensor
 
-from sodap.backbones import build_backbone
+from sodap.backbones import build_backbone, native_size
+from sodap.backbones.names import MICRO, ask_for_backbone
 from sodap.errors import SodapError, TrainingBrokeError
 from sodap.evaluation import (
     accuracy,
@@ -84,7 +85,7 @@ class Learner:
         *,
         method: str = "residual-sodap",
         options: Mapping[str, Any] | None = None,
-        backbone: str = "micro",
+        backbone: str | None = None,
         weights: str = "pretrained",
         image_size: int | None = None,
         training: Training | None = None,
@@ -108,7 +109,10 @@ class Learner:
         self.training = training or Training()
         self.runtime = Runtime(device, precision, cuda_graphs=self.training.cuda_graphs)
         self.randomness = Randomness(index(seed))
-        frozen = build_backbone(backbone, weights, image_size, seed=self.randomness.number("vit"))
+        self._backbone_chosen = backbone is not None
+        frozen = build_backbone(
+            backbone or MICRO, weights, image_size, seed=self.randomness.number("vit")
+        )
         self.method = self.runtime.place(
             build_method(method, options or {}, frozen, len(self.classes), self.randomness),
             compile=self.training.compile,
@@ -135,6 +139,9 @@ class Learner:
         """
         _expect(domain, Domain, "learn")
         domain.check(self.classes)
+        side = domain.train.images.shape[-1]
+        if not self._backbone_chosen and side > native_size(MICRO):
+            raise ask_for_backbone(f"images of {side} pixels")
         self._forward = None
         self.runtime.release_cache()
         train, val = to_gpu_if_fits([domain.train, domain.val], self.runtime.device)

@@ -10,12 +10,14 @@ from typing import Any, Literal
 import yaml
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
+from sodap.backbones.names import MICRO, ask_for_backbone
 from sodap.errors import SodapError, invalid
 from sodap.learning.training import Training
 from sodap.methods import check_method_name, find_method, method_names
 from sodap.runs.named_yaml import RECIPES, read_named_yaml, yaml_names
 from sodap.streams.loading import check_stream_name
 from sodap.streams.plans import GroupNames
+from sodap.streams.registry import stream_names
 
 
 class RunConfig(BaseModel):
@@ -41,7 +43,9 @@ class RunConfig(BaseModel):
         None, description="confirm the classes of a folder or table: NAME,NAME,... or all"
     )
     method: str = Field("residual-sodap", description="name of a method")
-    backbone: str = Field("micro", description="micro, deit_tiny, ..., or any timm ViT")
+    backbone: str = Field(
+        MICRO, description="micro (for the embedded digits), deit_tiny, ..., or any timm ViT"
+    )
     weights: str = Field("pretrained", description="pretrained, random, or a file")
     image_size: int | None = Field(
         None, ge=8, le=2048, description="side in pixels; default: that of the backbone"
@@ -85,7 +89,7 @@ def read_recipe(name: str) -> tuple[str, dict[str, Any]]:
 
 
 def check_names(recipe: str, changes: Iterable[str] = ()) -> None:
-    """Raise an error for an unknown recipe, method or stream, or a missing file of weights.
+    """Raise an error for an unknown recipe, method or stream, or missing backbone or weights.
 
     This is fast, because it does not import the method, and so torch, as `load_config` does.
     """
@@ -97,7 +101,15 @@ def check_names(recipe: str, changes: Iterable[str] = ()) -> None:
     )
     check_method_name(method)
     check_stream_name(stream)
+    if "backbone" not in given and stream not in stream_names():
+        raise ask_for_backbone(f"'{stream}'")
     check_weights(weights)
+
+
+def check_backbone_chosen(config: RunConfig) -> None:
+    """Raise an error if photographs would be learned with the network of the digits by default."""
+    if "backbone" not in config.model_fields_set and config.stream not in stream_names():
+        raise ask_for_backbone(f"'{config.stream}'")
 
 
 def check_weights(weights: str) -> None:
@@ -141,6 +153,7 @@ def validate(content: Mapping[str, Any], source: str) -> RunConfig:
         config.described()
     except ValidationError as error:
         raise invalid(source, error) from error
+    check_backbone_chosen(config)
     return config
 
 

@@ -21,12 +21,12 @@ from pathlib import Path
 
 import torch
 
-from sodap.backbones import native_size
+from sodap.backbones import fetch_weights, native_size
 from sodap.errors import SodapError
 from sodap.learning import Learner, Scores, StageProgress, Training
 from sodap.runs.callback import RunCallback
 from sodap.runs.checkpoint import Checkpoint, CheckpointInfo, Origin
-from sodap.runs.config import RunConfig, check_weights, difference
+from sodap.runs.config import RunConfig, check_backbone_chosen, check_weights, difference
 from sodap.runs.environment import environment
 from sodap.runs.evidence import pending_evidence, pending_model
 from sodap.runs.reading import checked, read_record
@@ -79,7 +79,9 @@ def run(
         Checkpoint(folder, Writer()).delete()  # left if the run was killed at the very end
         return finished
     check_weights(config.weights)
+    fetch_weights(config.backbone, config.weights)
     if stream is None:
+        check_backbone_chosen(config)
         stream = load_run_stream(config, folder, callback.images_decoded)
     return _Run(config, folder, stream, command, callback, context or RunContext()).learn()
 
