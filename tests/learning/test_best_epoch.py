@@ -1,4 +1,4 @@
-"""Early stopping: the best epoch by macro-F1 is restored."""
+"""Early stopping: the best epoch by the score that the method names is restored."""
 
 from __future__ import annotations
 
@@ -41,17 +41,45 @@ class Scripted(Method):
         return nn.functional.one_hot(classes[: len(images)], 2).float()
 
 
+class Confident(Scripted):
+    """All predictions are right; how confident it is depends on the epoch, from 0."""
+
+    selects_by = "nll"
+    margins = (1.0, 0.5, 2.0, 3.0, 2.5, 2.5, 2.5)
+
+    def forward(self, images: Tensor) -> Tensor:
+        logits = torch.tensor([[0.0, 0.0]] * 10)
+        logits[:9, 0] = logits[9, 1] = self.margins[int(self.steps)]
+        return logits[: len(images)]
+
+
+class Untouched(Confident):
+    """It is best before it is trained."""
+
+    keeps_start = True
+    margins = (3.0, 0.5, 2.0, 2.0, 2.5, 2.5, 2.5)
+
+
 @pytest.mark.parametrize(
-    ("patience", "best", "epochs"),
-    [(1, 3, 4), (2, 3, 5), (9, 6, 6)],
+    ("method", "patience", "best", "epochs"),
+    [
+        (Scripted, 1, 3, 4),
+        (Scripted, 2, 3, 5),
+        (Scripted, 9, 6, 6),
+        (Confident, 2, 3, 5),
+        (Untouched, 2, 0, 2),
+        (Untouched, 9, 0, 6),
+    ],
 )
-def test_the_best_epoch_by_macro_f1_is_restored(patience: int, best: int, epochs: int) -> None:
+def test_the_best_epoch_is_restored(
+    method: type[Scripted], patience: int, best: int, epochs: int
+) -> None:
     training = Training(epochs=6, patience=patience, batch_size=4)
     learner = Learner(
         ("no", "yes"), method="sequential", training=training, device="cpu", **TINY_VIT
     )
     old = learner.method
-    learner.method = Scripted(old.backbone, 2, old.randomness, MethodConfig())
+    learner.method = method(old.backbone, 2, old.randomness, MethodConfig())
     val = make_split(10, 2, 0.0, 1)
     domain = Domain(
         "one",

@@ -146,3 +146,33 @@ def linear_layers(block: nn.Module) -> tuple[nn.Linear, ...]:
     return cast(
         tuple[nn.Linear, ...], (plain.attn.qkv, plain.attn.proj, plain.mlp.fc1, plain.mlp.fc2)
     )
+
+
+class FoldedBlocks(nn.Module):
+    """Weights of a network's blocks with a residual folded in; not part of the state.
+
+    A pass with these weights costs as much as one without LoRA.
+    """
+
+    def __init__(self, layout: LoraLayout) -> None:
+        super().__init__()
+        self.layout = layout
+        for name in BlockWeights._fields:
+            self.register_buffer(name, torch.zeros(0), persistent=False)
+
+    @torch.no_grad()
+    def fold(self, backbone: PortedViT, rows: Tensor) -> None:
+        """Fold a residual `[L, P]` into the weights of the backbone."""
+        folded = zip(*self.layout.fold(backbone, rows), strict=True)
+        for name, weights in zip(BlockWeights._fields, folded, strict=True):
+            stacked = torch.stack(weights)  # [L, O, I]
+            kept: Tensor = getattr(self, name)
+            if (kept.shape, kept.dtype) == (stacked.shape, stacked.dtype):
+                kept.copy_(stacked)  # at the same address, for CUDA graphs
+            else:
+                setattr(self, name, stacked)
+
+    def weights(self) -> list[BlockWeights]:
+        """Weights of each block."""
+        stacks = (getattr(self, name) for name in BlockWeights._fields)
+        return [BlockWeights(*each) for each in zip(*stacks, strict=True)]

@@ -9,6 +9,7 @@ from functools import partial
 from typing import Any
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor
 
 from sodap.execution.cuda_graphs import GraphedCallable, pad_rows
@@ -30,6 +31,8 @@ class ClassPredictions:
     """Class indices `[N]`."""
     confidence: Tensor
     """Probability of the predicted class `[N]`."""
+    nll: Tensor | None = None
+    """Negative logarithm of the probability of the true class `[N]`, if that is known."""
 
     def problem(self) -> str | None:
         """Describe predictions that are not numbers; None if all are."""
@@ -93,12 +96,15 @@ class Forward:
     @torch.inference_mode()
     def predictions(self, split: Split) -> ClassPredictions:
         """Predicted classes of all images of a split, in order."""
-        classes, confidence = [], []
+        classes, confidence, nll = [], [], []
         loader = BatchLoader(split, self.batch_size, self.runtime.device)
-        for logits in self.logits((images for images, _ in loader), pad=True):
+        labels = torch.split(split.labels.to(self.runtime.device), self.batch_size)
+        batches = self.logits((images for images, _ in loader), pad=True)
+        for logits, truth in zip(batches, labels, strict=True):
             classes.append(logits.argmax(-1))
             confidence.append(logits.float().softmax(-1).amax(-1))
-        return ClassPredictions(torch.cat(classes).cpu(), torch.cat(confidence).cpu())
+            nll.append(F.cross_entropy(logits.float(), truth, reduction="none"))
+        return ClassPredictions(*(torch.cat(each).cpu() for each in (classes, confidence, nll)))
 
     @torch.inference_mode()
     def routing(self, images: Tensor) -> list[Routing] | None:

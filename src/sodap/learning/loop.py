@@ -12,12 +12,12 @@ from typing import Any
 
 from sodap.errors import TrainingBrokeError
 from sodap.evaluation import accuracy, confusion_matrix, macro_f1
-from sodap.execution import EVALUATION_BATCH, Forward, Runtime, TrainStep
+from sodap.execution import EVALUATION_BATCH, ClassPredictions, Forward, Runtime, TrainStep
 from sodap.learning.progress import StageProgress, snapshot
 from sodap.learning.trace import TraceBuffer
 from sodap.learning.training import Training
 from sodap.methods import Method
-from sodap.streams import BatchLoader, Stage
+from sodap.streams import BatchLoader, Split, Stage
 
 OnEpoch = Callable[[StageProgress], None]
 OnBatch = Callable[[int, int, int], None]
@@ -57,6 +57,10 @@ def learn_stage(
         progress.optimizer,
     )
     forward = Forward(method, runtime)
+    if resumed is None and method.keeps_start:
+        predictions = forward.predictions(val)
+        _refuse_broken(predictions.problem(), stage, 0)
+        _keep_if_best(progress, method, val, predictions)
 
     while not progress.finished:
         epoch = progress.epoch + 1
@@ -69,16 +73,11 @@ def learn_stage(
         predictions = forward.predictions(val)  # queued behind the steps, before the host waits
         trace = steps.fetch(epoch)
         broken = steps.not_finite(trace)
-        if problem := f"{', '.join(broken)} is not finite" if broken else predictions.problem():
-            where = f"stage {stage.number}, epoch {epoch}"
-            raise TrainingBrokeError(f"training broke in {where}: {problem}; a lower lr may help")
+        problem = f"{', '.join(broken)} is not finite" if broken else predictions.problem()
+        _refuse_broken(problem, stage, epoch)
 
-        matrix = confusion_matrix(val.labels, predictions.classes, method.classes)
-        score = macro_f1(matrix)
         progress.epoch = epoch
-        if score > progress.best_score:
-            progress.best_score, progress.best_epoch = score, epoch
-            progress.best = snapshot(method.state())
+        validation = _keep_if_best(progress, method, val, predictions)
         progress.finished = (
             epoch >= training.epochs or epoch - progress.best_epoch >= training.patience
         )
@@ -92,8 +91,7 @@ def learn_stage(
                 "steps": len(trace),
                 "losses": trace.means(),
                 "weights": {name: float(weight) for name, weight in method.loss_weights().items()},
-                "val_macro_f1": score,
-                "val_accuracy": accuracy(matrix),
+                **validation,
                 "images_per_second": len(train) / timer.seconds(),
                 "seconds": time.perf_counter() - began,
             }
@@ -104,6 +102,27 @@ def learn_stage(
 
     method.restore(progress.best, stage.number)
     return progress
+
+
+def _keep_if_best(
+    progress: StageProgress, method: Method, val: Split, predictions: ClassPredictions
+) -> dict[str, float]:
+    """Keep the state of the epoch `progress.epoch` if it is the best one; return its scores."""
+    assert predictions.nll is not None
+    matrix = confusion_matrix(val.labels, predictions.classes, method.classes)
+    score, nll = macro_f1(matrix), float(predictions.nll.double().mean())
+    value = score if method.selects_by == "macro_f1" else -nll
+    if progress.best_value is None or value > progress.best_value:
+        progress.best_value, progress.best_score = value, score
+        progress.best_epoch = progress.epoch
+        progress.best = snapshot(method.state())
+    return {"val_macro_f1": score, "val_accuracy": accuracy(matrix), "val_nll": nll}
+
+
+def _refuse_broken(problem: str | None, stage: Stage, epoch: int) -> None:
+    if problem:
+        where = f"stage {stage.number}, epoch {epoch}"
+        raise TrainingBrokeError(f"training broke in {where}: {problem}; a lower lr may help")
 
 
 def train_epoch(

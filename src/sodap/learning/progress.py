@@ -22,6 +22,8 @@ class StageProgress:
     best_epoch: int = 0
     best_score: float = -1.0
     """Validation macro-F1 of the best epoch."""
+    best_value: float | None = None
+    """What `Method.selects_by` names, of the best epoch; larger is better."""
     finished: bool = False
     begun: dict[str, Any] = field(default_factory=dict)
     """What `Method.begin_stage` returned (drift, growth of the pool)."""
@@ -42,6 +44,7 @@ class StageProgress:
             "epoch": self.epoch,
             "best_epoch": self.best_epoch,
             "best_score": self.best_score,
+            "best_value": self.best_value,
             "finished": self.finished,
             "begun": self.begun,
             "ended": self.ended,
@@ -62,6 +65,7 @@ class StageProgress:
         """Inverse of `metadata` and `tensors`."""
         fields = dict(metadata)
         groups = fields.pop("optimizer_groups")
+        fields.setdefault("best_value", fields["best_score"])  # as in earlier versions
         state: dict[int, dict[str, Tensor]] = {}
         for name, value in tensors.items():
             if name.startswith("optimizer."):

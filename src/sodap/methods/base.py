@@ -10,7 +10,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
-from typing import TYPE_CHECKING, Any, ClassVar, TypeVar, cast
+from typing import TYPE_CHECKING, Any, ClassVar, Literal, TypeVar, cast
 
 import torch
 from pydantic import BaseModel, ConfigDict
@@ -99,6 +99,11 @@ class Method(nn.Module, ABC):
     """False for a closed form: there are no epochs and `end_stage` does all the learning."""
     learns_all_domains: ClassVar[bool] = False
     """True for an upper bound that is given the images of all domains so far at every stage."""
+    selects_by: ClassVar[Literal["macro_f1", "nll"]] = "macro_f1"
+    """Score on the validation images that decides which epoch of a stage is kept: macro-F1, or the
+    mean negative log-likelihood, which says more if there are few of them."""
+    keeps_start: ClassVar[bool] = False
+    """Whether the state before the first epoch is kept if no epoch is better (epoch 0)."""
     candidates: ClassVar[tuple[Mapping[str, Any], ...]] = (
         {"lr": 3e-4},
         {"lr": 1e-3},

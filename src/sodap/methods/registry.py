@@ -33,6 +33,7 @@ BUILT_IN = {
     "online-ewc": "sodap.methods.ewc:OnlineEwc",
     "os-prompt": "sodap.methods.os_prompt:OSPrompt",
     "os-prompt++": "sodap.methods.os_prompt:OSPromptPlus",
+    "residual-experts": "sodap.methods.residual_experts.method:ResidualExperts",
     "residual-sodap": "sodap.methods.residual_sodap.method:ResidualSodap",
     "ridge": "sodap.methods.ridge:Ridge",
     "rp-ridge": "sodap.methods.ridge:ProjectedRidge",

@@ -321,5 +321,7 @@ class EpochRow(Schema):
     """Learned weight of each loss at the end of the epoch; empty if weights are not learned."""
     val_macro_f1: float
     val_accuracy: float
+    val_nll: float | None = None
+    """Mean negative log-likelihood; None in a log of an earlier version."""
     images_per_second: float
     seconds: float

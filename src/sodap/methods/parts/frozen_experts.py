@@ -1,0 +1,59 @@
+"""Experts of past domains: a low-rank residual and a linear head each, frozen for good."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor, nn
+
+from sodap.backbones import LoraLayout
+
+
+class FrozenExperts(nn.Module):
+    """Residuals and heads of at most `budget` experts, in buffers that are allocated once."""
+
+    residuals: Tensor  # [E, L, P]
+    weight: Tensor  # [E, C, D]
+    bias: Tensor  # [E, C]
+
+    def __init__(self, layout: LoraLayout, budget: int, width: int, classes: int) -> None:
+        super().__init__()
+        self.layout = layout
+        self.register_buffer("residuals", torch.zeros(budget, layout.blocks, layout.size))
+        self.register_buffer("weight", torch.zeros(budget, classes, width))
+        self.register_buffer("bias", torch.zeros(budget, classes))
+
+    @property
+    def bytes_each(self) -> int:
+        """Bytes of one expert."""
+        return sum(int(each[0].nbytes) for each in (self.residuals, self.weight, self.bias))
+
+    @torch.no_grad()
+    def freeze(self, slot: int, residual: Tensor, head: nn.Linear) -> None:
+        """Copy a residual `[L, P]` and a head into a slot."""
+        self.residuals[slot] = residual
+        self.weight[slot] = head.weight
+        self.bias[slot] = head.bias
+
+    def logits(self, features: Tensor, chosen: Tensor) -> Tensor:
+        """Logits `[B, C]` of features `[B, D]` by the head of the expert of each image, `[B]`."""
+        with torch.autocast(features.device.type, enabled=False):
+            # All heads at once: gathering one for each image would copy it for each image.
+            every = torch.einsum("bd,ecd->ebc", features, self.weight) + self.bias.unsqueeze(1)
+            own = chosen.view(1, -1, 1).expand(1, *every.shape[1:])
+            return every.gather(0, own)[0]
+
+    @torch.no_grad()
+    def merge(self, one: int, other: int, shares: Tensor) -> None:
+        """Replace expert `one` by the mean of two experts, weighted by `shares` `[2]`."""
+        pair = torch.tensor([one, other], device=self.bias.device)
+        weights = shares / shares.sum()
+        self.residuals[one] = self.layout.mean(self.residuals[pair], weights)
+        for heads in (self.weight, self.bias):
+            heads[one] = torch.einsum("e,e...->...", weights.to(heads), heads[pair])
+
+    @torch.no_grad()
+    def move(self, source: int, target: int) -> None:
+        """Move an expert to another slot and clear its own."""
+        for each in (self.residuals, self.weight, self.bias):
+            each[target] = each[source]
+            each[source] = 0

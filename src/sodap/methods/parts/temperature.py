@@ -1,0 +1,41 @@
+"""Temperature scaling: the one factor on scores that makes their softmax most likely."""
+
+from __future__ import annotations
+
+import math
+
+import torch
+from torch import Tensor
+
+LARGEST = 1e4
+"""Bounds of the factor: 1/LARGEST to LARGEST."""
+
+
+@torch.no_grad()
+def fit_sharpness(scores: Tensor, labels: Tensor) -> float:
+    """The factor k for which softmax(k · scores) has the largest likelihood.
+
+    Labels are smoothed by 1/(N+2), as Platt does, so that k is finite even if all are right. The
+    loss is convex in k, so its derivative has one zero, which bisection finds.
+
+    Args:
+        scores: `[N, C]`; -inf for what is impossible.
+        labels: `[N]`.
+    """
+    scores = scores.double()
+    possible = scores.isfinite()
+    scores = scores.where(possible, 0.0)
+    uniform = possible / possible.sum(1, keepdim=True)
+    smoothing = 1 / (len(labels) + 2)
+    own = scores.gather(1, labels.unsqueeze(1)).squeeze(1)
+    target = (1 - smoothing) * own + smoothing * (uniform * scores).sum(1)
+
+    def too_large(k: float) -> bool:
+        expected = ((k * scores).where(possible, -torch.inf).softmax(1) * scores).sum(1)
+        return bool((expected - target).mean() > 0)
+
+    low, high = 1 / LARGEST, LARGEST
+    for _ in range(40):
+        middle = math.sqrt(low * high)
+        low, high = (low, middle) if too_large(middle) else (middle, high)
+    return math.sqrt(low * high)

@@ -1,0 +1,232 @@
+"""Residual experts: what all domains share is a frozen base, what is new in one is an expert.
+
+    trunk     the first blocks, frozen and computed once; its patch statistics feed the gate
+    base      stage 1's low-rank residual in the later blocks, and a ridge regression on the last
+              blocks with sums over all domains: it cannot forget
+    experts   one further low-rank residual and head per domain, trained once and frozen for good
+    gate      a ridge regression with the domains as classes: p(d | x)
+    answer    p(y | x) = mean of base(y | x) and Σ_d p(d | x) expert_d(y | x)
+
+An image is shown to the most probable experts only. The probability of the other domains goes to
+the base, so that an image unlike all known domains is answered by the base.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from sodap.backbones import Lora, LoraLayout
+from sodap.backbones.lora import FoldedBlocks
+from sodap.methods.base import (
+    Asset,
+    Batch,
+    LinearHead,
+    Method,
+    MethodConfig,
+    Observations,
+    StageInfo,
+    tensor_bytes,
+)
+from sodap.methods.parts.frozen_experts import FrozenExperts
+from sodap.methods.parts.ridge_classifier import RidgeClassifier
+from sodap.methods.registry import register_method
+from sodap.methods.residual_experts.config import ResidualExpertsConfig
+from sodap.methods.residual_experts.network import TrunkAndBranches
+from sodap.randomness import Randomness
+
+if TYPE_CHECKING:
+    from sodap.backbones import FrozenViT
+
+
+@register_method
+class ResidualExperts(Method):
+    """A closed-form base for all domains and one low-rank expert per domain, chosen by a gate."""
+
+    name = "residual-experts"
+    family = "expert"
+    trains = "low-rank residuals, head"
+    stores = "second moments, residuals and heads of past domains"
+    Config = ResidualExpertsConfig
+    selects_by = "nll"
+    keeps_start = True
+    derived = ("folded.*",)
+
+    config: ResidualExpertsConfig
+    base_residual: Tensor  # [L, P]
+    ended: Tensor  # number of finished stages, []
+    experts_in_use: Tensor  # []
+
+    def __init__(
+        self, backbone: FrozenViT, classes: int, randomness: Randomness, config: MethodConfig
+    ) -> None:
+        super().__init__(backbone, classes, randomness, config)
+        c = self.config
+        self.network = TrunkAndBranches(backbone, c.trunk, c.read_blocks)
+        self.layout = LoraLayout.of(backbone, first=self.network.length, rank=c.rank)
+        width = self.network.feature_width
+        self.residual = nn.Parameter(self.layout.draw(randomness.generator("init residual", 0)))
+        self.head = LinearHead(width, classes, randomness.generator("init head"))
+        self.register_buffer("base_residual", torch.zeros_like(self.residual.detach()))
+        self.folded = FoldedBlocks(self.layout)
+        self.base = RidgeClassifier(classes, width)
+        self.gate = RidgeClassifier(c.budget, self.network.statistics_width)
+        self.experts = FrozenExperts(self.layout, c.budget, width, classes)
+        self.register_buffer("ended", torch.zeros((), dtype=torch.int64))
+        self.register_buffer("experts_in_use", torch.zeros((), dtype=torch.int64))
+        self._read_state()
+
+    def _read_state(self) -> None:
+        """Read the numbers that decide what is computed; a training step must not wait for them."""
+        self._finished = int(self.ended)
+        self._count = int(self.experts_in_use)
+        if self._finished:
+            self.folded.fold(self.backbone, self.base_residual)
+
+    # ------------------------------------------------------------------ one batch
+
+    def losses(self, batch: Batch) -> dict[str, Tensor]:
+        return {"ce": F.cross_entropy(self._newest(self.network.trunk(batch.images)), batch.labels)}
+
+    def forward(self, images: Tensor) -> Tensor:
+        """Logarithms of the probabilities; during a stage, the logits of the expert in training."""
+        trunk = self.network.trunk(images)
+        if self.stage > self._finished:
+            return self._newest(trunk)
+        return self._answer(trunk)
+
+    def _newest(self, trunk: Tensor) -> Tensor:
+        """Logits `[B, C]` of the expert in training."""
+        logits: Tensor = self.head(self.network.features(trunk, self._lora(self.residual)))
+        return logits
+
+    def _answer(self, trunk: Tensor) -> Tensor:
+        """Logarithm of p(y | x) `[B, C]`."""
+        c = self.config
+        if not c.experts:
+            return self._log(self._base(trunk).exp())
+        domains: Tensor = self.gate(self.network.statistics(trunk)).exp()  # [B, E]
+        share, chosen = domains.topk(min(c.shown_to, c.budget), dim=1)
+        if c.fast:
+            return self._expert(trunk, chosen[:, 0]).log_softmax(1)
+        share = share.float() / 2
+        answer = (1 - share.sum(1, keepdim=True)) * self._base(trunk).exp()
+        for weight, expert in zip(share.unbind(1), chosen.unbind(1), strict=True):
+            answer = answer + weight.unsqueeze(1) * self._expert(trunk, expert).softmax(1)
+        return self._log(answer)
+
+    def _base(self, trunk: Tensor) -> Tensor:
+        """Logarithms of the base's probabilities `[B, C]`."""
+        log_probabilities: Tensor = self.base(self.network.features(trunk, self._lora()))
+        return log_probabilities.float()
+
+    def _expert(self, trunk: Tensor, chosen: Tensor) -> Tensor:
+        """Logits `[B, C]` of the expert of each image, `[B]`."""
+        lora = self._lora(self.experts.residuals, chosen)
+        return self.experts.logits(self.network.features(trunk, lora), chosen)
+
+    def _lora(self, residual: Tensor | None = None, chosen: Tensor | None = None) -> Lora | None:
+        """The base's weights, from stage 2 on, with a residual in addition."""
+        weights = self.folded.weights() if self._finished else None
+        if residual is None and weights is None:
+            return None
+        return self.layout.port(residual, chosen=chosen, weights=weights)
+
+    @staticmethod
+    def _log(probabilities: Tensor) -> Tensor:
+        return probabilities.clamp(min=torch.finfo(torch.float32).tiny).log()
+
+    # ------------------------------------------------------------------ stages
+
+    def begin_stage(self, number: int, train: Observations) -> StageInfo:
+        """Add the new domain to the sums of gate and base, and start an expert at the base."""
+        self.stage = number
+        # Every domain gets an expert. A drift test on the statistics would decide here whether the
+        # domain is known: then it only adds to the sums, and its expert stays as it is.
+        merged = self._make_room()
+        statistics, features, labels = self._observe(train)
+        domain = torch.full_like(labels, self._count)
+        info = {"gate": self.gate.learn(statistics, domain), "merged": merged}
+        info["base"] = self.base.learn(features, labels)
+        self._start_expert()
+        return info
+
+    def _observe(self, observations: Observations) -> tuple[Tensor, Tensor, Tensor]:
+        """Statistics `[N, 2D]`, features of the base `[N, F]` and labels `[N]` of all images."""
+        rows = [(*pair, labels) for pair, labels in observations.map(self._statistics_and_features)]
+        statistics, features, labels = map(torch.cat, zip(*rows, strict=True))
+        return statistics, features, labels
+
+    def _statistics_and_features(self, images: Tensor) -> tuple[Tensor, Tensor]:
+        trunk = self.network.trunk(images)
+        return self.network.statistics(trunk), self.network.features(trunk, self._lora())
+
+    @torch.no_grad()
+    def _start_expert(self) -> None:
+        """A residual of zero, and the base's solution as its head: it starts with its answers."""
+        self.residual.copy_(
+            self.layout.draw(self.randomness.generator("init residual", self.stage))
+        )
+        weight, bias = self.base.linear()
+        self.head.weight.copy_(weight)
+        self.head.bias.copy_(bias)
+
+    @torch.no_grad()
+    def _make_room(self) -> list[int] | None:
+        """Merge the two nearest experts if the budget is used up; return their numbers."""
+        budget, last = self.config.budget, self._count - 1
+        if self._count < budget:
+            return None
+        one, other = divmod(int(self.gate.distances().argmin()), budget)
+        self.experts.merge(one, other, self.gate.counts[[one, other]])
+        self.gate.merge(one, other)
+        if other != last:
+            self.experts.move(last, other)
+            self.gate.move(last, other)
+        self._count = last
+        self.experts_in_use.fill_(last)
+        return [one, other]
+
+    @torch.no_grad()
+    def end_stage(self, number: int, train: Observations, val: Observations) -> StageInfo:
+        """Freeze the expert; after stage 1 its residual becomes the base's."""
+        residual, info = self.residual.detach(), {}
+        if number == 1 and self.config.adapt:
+            self.base_residual.copy_(residual)
+            residual = torch.zeros_like(residual)  # to the base, nothing is added
+        self.experts.freeze(self._count, residual, self.head)
+        self.experts_in_use.fill_(self._count + 1)
+        self.ended.fill_(number)
+        self._read_state()
+        if number == 1 and self.config.adapt:
+            self.base.clear()
+            _, features, labels = self._observe(train)
+            info["base"] = self.base.learn(features, labels)
+        return info
+
+    # ------------------------------------------------------------------ the rest of the contract
+
+    def lr_factor(self, name: str) -> float:
+        return self.config.head_lr if name.startswith("head.") else 1.0
+
+    def restore(self, state: Mapping[str, Tensor], stage: int) -> None:
+        super().restore(state, stage)
+        self._read_state()
+
+    def stored(self) -> list[Asset]:
+        if not self.base.images:
+            return []
+        count = self._count
+        return [
+            Asset("second moments of the features", "statistics", tensor_bytes(self.base)),
+            Asset("second moments of the trunk", "statistics", tensor_bytes(self.gate)),
+            Asset(
+                f"residuals and heads of {count} domains",
+                "experts",
+                count * self.experts.bytes_each,
+            ),
+        ]
