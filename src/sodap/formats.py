@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 MISSING = "–"
 """What stands where a number is not defined, such as forgetting after one stage."""
 
@@ -46,6 +48,12 @@ def format_duration(seconds: float) -> str:
 def plural(count: int, one: str, many: str = "") -> str:
     """`1 domain`, `3 domains`; `many` for nouns that take no `s`."""
     return f"{count:,} {one if count == 1 else many or one + 's'}"
+
+
+def first_few(names: Sequence[str], most: int = 4) -> str:
+    """`a, b, c`; of many names the first ones, `a, b, c, d and 6 more`."""
+    rest = f" and {len(names) - most} more" if len(names) > most else ""
+    return ", ".join(names[:most]) + rest
 
 
 def _with_unit(value: float, units: tuple[str, str, str], bare: str) -> str:

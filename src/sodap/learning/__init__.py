@@ -5,14 +5,17 @@ from typing import TYPE_CHECKING
 from sodap.lazy import lazy_attributes
 
 if TYPE_CHECKING:
-    from sodap.learning.learner import Learner, Prediction, Scores, load
+    from sodap.learning.learner import Learner, RepeatedDomainWarning
+    from sodap.learning.loading import load
     from sodap.learning.loop import end_stage, learn_stage
     from sodap.learning.progress import StageProgress
+    from sodap.learning.results import Prediction, Scores
     from sodap.learning.training import Training
 
 __all__ = [
     "Learner",
     "Prediction",
+    "RepeatedDomainWarning",
     "Scores",
     "StageProgress",
     "Training",
@@ -24,9 +27,11 @@ __all__ = [
 __getattr__ = lazy_attributes(
     __name__,
     {
-        **dict.fromkeys(("Learner", "Prediction", "Scores", "load"), "learner"),
+        **dict.fromkeys(("Learner", "RepeatedDomainWarning"), "learner"),
+        **dict.fromkeys(("Prediction", "Scores"), "results"),
         **dict.fromkeys(("end_stage", "learn_stage"), "loop"),
         "StageProgress": "progress",
+        "load": "loading",
         "Training": "training",
     },
 )

@@ -2,81 +2,61 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from operator import index
 from pathlib import Path
 from typing import Any, SupportsIndex
 
-import numpy as np
 import torch
-from numpy.typing import NDArray
-from pydantic import BaseModel, Field, ValidationError
 from torch import Tensor
 
 from sodap.backbones import build_backbone, native_size
 from sodap.backbones.names import MICRO, ask_for_backbone
 from sodap.errors import SodapError, TrainingBrokeError
-from sodap.evaluation import (
-    accuracy,
-    confusion_matrix,
-    macro_f1,
-    quadratic_kappa,
-    recall_per_class,
-)
+from sodap.evaluation import confusion_matrix
 from sodap.execution import EVALUATION_BATCH, ClassPredictions, Forward, Runtime
+from sodap.formats import first_few, format_bytes, plural
+from sodap.learning.bar import LearningBar
 from sodap.learning.loop import OnBatch, OnEpoch, end_stage, learn_stage
 from sodap.learning.progress import StageProgress, snapshot
+from sodap.learning.results import Prediction, Scores
 from sodap.learning.training import Training
-from sodap.methods import Asset, build_method
+from sodap.methods import Asset, build_method, find_method
 from sodap.randomness import Randomness
-from sodap.storage import load_state, save_state
+from sodap.storage import save_state
 from sodap.streams import Domain, Split, Stage, read_images, to_gpu_if_fits
 from sodap.version import __version__
 
 
-@dataclass(frozen=True)
-class Prediction:
-    """Predicted classes and probabilities of N images."""
-
-    labels: list[str]
-    probabilities: Tensor
-    """`[N, C]`; rows sum to 1, columns are in the order of the learner's classes."""
-
-
-@dataclass(frozen=True)
-class Scores:
-    """Scores of one split, all computed from its confusion matrix."""
-
-    confusion: NDArray[np.int64]
-    """`[C, C]`; rows are true classes."""
-    predictions: ClassPredictions
-    """Predicted class of each image."""
-
-    @property
-    def accuracy(self) -> float:
-        return accuracy(self.confusion)
-
-    @property
-    def macro_f1(self) -> float:
-        return macro_f1(self.confusion)
-
-    @property
-    def kappa(self) -> float:
-        return quadratic_kappa(self.confusion)
-
-    @property
-    def recall(self) -> list[float | None]:
-        return recall_per_class(self.confusion)
+class RepeatedDomainWarning(UserWarning):
+    """A domain is learned that was learned before."""
 
 
 class Learner:
     """A classifier that learns domains one after another and can predict at any time.
 
-    >>> learner = Learner(["benign", "malignant"], backbone="deit_tiny", weights="deit.safetensors")
+    >>> learner = Learner(["benign", "malignant"], backbone="deit_tiny", epochs=20)
     >>> learner.learn(first_clinic)
     >>> learner.learn(second_clinic)
     >>> learner.predict(["lesion.jpg"]).labels
+
+    Args:
+        classes: Names of the classes, in the order of the label numbers; `stream.classes`.
+        method: Name of the method; `sodap methods` lists all.
+        options: Options of the method by name; `sodap methods NAME` lists them.
+        backbone: The frozen vision transformer: `deit_tiny`, or the name of any timm ViT with a
+            class token; default: the embedded `micro`, which is for images of 32 pixels.
+        weights: Its weights: `pretrained` (timm's), `random`, or a file (safetensors or pth).
+        image_size: Side of the images in pixels; default: that of the backbone.
+        training: Training settings as an object, for example to share them between learners.
+        seed: Seed of all random numbers.
+        device: `cpu`, `cuda`, or `auto`: a GPU if there is one.
+        precision: Of the frozen backbone: `fp32`, `bf16`, or `auto`: bf16 on a GPU.
+        settings: Single training settings, which replace those of `training`: `epochs` (at most,
+            per stage), `patience` (epochs without a better validation score), `batch_size`, `lr`,
+            `weight_decay`, `augmentation`, `compile` and `cuda_graphs`.
     """
 
     def __init__(
@@ -92,6 +72,7 @@ class Learner:
         seed: int = 0,
         device: str = "auto",
         precision: str = "auto",
+        **settings: Any,
     ) -> None:
         names = [] if isinstance(classes, str) or not isinstance(classes, Iterable) else [*classes]
         named = all(isinstance(name, str) for name in names)
@@ -106,7 +87,7 @@ class Learner:
         self.classes = tuple(map(str, names))
         self.method_name = method
         self.weights = weights
-        self.training = training or Training()
+        self.training = _training(training or Training(), settings, method)
         self.runtime = Runtime(device, precision, cuda_graphs=self.training.cuda_graphs)
         self.randomness = Randomness(index(seed))
         self._backbone_chosen = backbone is not None
@@ -118,6 +99,8 @@ class Learner:
             compile=self.training.compile,
         )
         self.stages_learned = 0
+        self.domains_learned: tuple[str, ...] = ()
+        """Names of the domains of all stages, as far as they are known."""
         self._forward: Forward | None = None  # dropped when a stage is learned or restored
 
     def learn(
@@ -127,50 +110,71 @@ class Learner:
         resumed: StageProgress | None = None,
         on_epoch: OnEpoch | None = None,
         on_batch: OnBatch | None = None,
+        progress: bool | None = None,
     ) -> StageProgress:
         """Learn one stage: train on a domain with early stopping and keep the best state.
 
         If anything fails or is interrupted, the learner is left as it was before.
 
         Args:
-            resumed: progress of this stage to continue from, after `restore`.
-            on_epoch: called after every epoch.
-            on_batch: called after every training step.
+            domain: The domain to learn, one of `stream.domains`.
+            resumed: Progress of this stage to continue from, after `restore`.
+            on_epoch: Called after every epoch with the progress of the stage.
+            on_batch: Called after every step with the epoch, the steps done and those of an epoch.
+            progress: Whether to show progress: a bar on a terminal, elsewhere a line an epoch.
+                By default there is a bar on a terminal, and nothing elsewhere.
         """
         _expect(domain, Domain, "learn")
         domain.check(self.classes)
         side = domain.train.images.shape[-1]
         if not self._backbone_chosen and side > native_size(MICRO):
             raise ask_for_backbone(f"images of {side} pixels")
+        self._warn_if_repeated(domain)
         self._forward = None
         self.runtime.release_cache()
         train, val = to_gpu_if_fits([domain.train, domain.val], self.runtime.device)
         stage = Stage(self.stages_learned + 1, replace(domain, train=train, val=val))
         before = snapshot(self.method.state())
+        bar = LearningBar(domain.name, self.training.epochs, progress, on_epoch, on_batch)
         try:
-            progress = learn_stage(
-                self.method,
-                stage,
-                self.training,
-                self.runtime,
-                resumed=resumed,
-                on_epoch=on_epoch,
-                on_batch=on_batch,
-            )
-            progress.ended = end_stage(self.method, stage, self.training, self.runtime)
+            with bar:
+                learned = learn_stage(
+                    self.method,
+                    stage,
+                    self.training,
+                    self.runtime,
+                    resumed=resumed,
+                    on_epoch=bar.epoch_done,
+                    on_batch=bar.batch_done,
+                )
+                learned.ended = end_stage(self.method, stage, self.training, self.runtime)
             self._forward = None
             if not self.method.learns_by_gradient:
-                progress.best_score = self.evaluate(val).macro_f1
+                learned.best_score = self.evaluate(val).macro_f1
         except BaseException:
             # A failed stage must leave no trace, or a second attempt would start from it.
             self._forward = None
             self.method.restore(before, self.stages_learned if resumed is None else stage.number)
             raise
         self.stages_learned = stage.number
-        return progress
+        self.domains_learned += (domain.name,)
+        return learned
+
+    def _warn_if_repeated(self, domain: Domain) -> None:
+        if domain.name in self.domains_learned:
+            warnings.warn(
+                f"domain '{domain.name}' was learned before, so its images count twice if they are "
+                f"the same; start again from an earlier model, or give new images another name",
+                RepeatedDomainWarning,
+                stacklevel=3,
+            )
 
     def evaluate(self, data: Domain | Split) -> Scores:
-        """Scores on a split, or on the test split of a domain."""
+        """Scores on a split, or on the test split of a domain.
+
+        Args:
+            data: A domain, whose test split is taken, or any split.
+        """
         _expect(data, (Domain, Split), "evaluate")
         if isinstance(data, Domain):
             data.check_classes(self.classes)
@@ -190,7 +194,11 @@ class Learner:
 
     @torch.inference_mode()
     def predict(self, images: Tensor | str | Path | Sequence[str | Path]) -> Prediction:
-        """Classify uint8 images `[N, 3, H, W]` or image files; no domain has to be named."""
+        """Classify images; no domain has to be named.
+
+        Args:
+            images: One image file or several, or uint8 images `[N, 3, H, W]`.
+        """
         if self.stages_learned == 0:
             raise SodapError("nothing has been learned yet; call learn before predict")
         if isinstance(images, (str, Path)):
@@ -226,20 +234,31 @@ class Learner:
         return self.method.stored()
 
     def save(self, folder: str | Path) -> None:
-        """Write what was learned to a folder, with the name and digest of the backbone."""
+        """Write what was learned to a folder, with the name and digest of the backbone.
+
+        Args:
+            folder: A new folder, or that of an earlier model, which is replaced.
+        """
         home = Path(folder)
         if home.exists() and not (home / "model.json").exists() and any(_entries(home)):
             raise SodapError(f"{home} is not empty and holds no model; choose another folder")
         save_state(home, "model", self.method.state(), self.metadata())
 
-    def restore(self, tensors: Mapping[str, Tensor], stage: int, stages_learned: int) -> None:
-        """Load the state of a method that had begun `stage`."""
+    def restore(
+        self,
+        tensors: Mapping[str, Tensor],
+        stage: int,
+        stages_learned: int,
+        domains_learned: Sequence[str] = (),
+    ) -> None:
+        """Load the state of a method that had begun `stage`, in place of everything learned."""
         self._forward = None
         try:
             self.method.restore(tensors, stage)
         except (KeyError, RuntimeError) as error:
             raise SodapError(f"the saved state does not fit {self.method_name}: {error}") from error
         self.stages_learned = stages_learned
+        self.domains_learned = tuple(domains_learned)
 
     def metadata(self) -> dict[str, Any]:
         """What is needed, besides the tensors, to build this learner again."""
@@ -258,70 +277,30 @@ class Learner:
             "training": self.training.model_dump(mode="json"),
             "seed": self.randomness.seed,
             "stages_learned": self.stages_learned,
+            "domains_learned": list(self.domains_learned),
         }
 
-
-def load(
-    folder: str | Path,
-    *,
-    weights: str | None = None,
-    device: str = "auto",
-    precision: str = "auto",
-) -> Learner:
-    """Load the learner that `save` wrote to a folder, or the model of a run.
-
-    Args:
-        weights: file of the backbone's weights, if it is not where it was when saved.
-    """
-    home = Path(folder)
-    if not (home / "model.json").is_file() and (home / "model" / "model.json").is_file():
-        home = home / "model"  # a run's folder holds the model in a folder of its own
-    if not (home / "model.json").is_file() and (home / "config.json").is_file():
-        raise SodapError(f"the run in {home} has no model: it is not finished, or it was deleted")
-    tensors, metadata = load_state(home, "model")
-    try:
-        known = _Metadata.model_validate(metadata)
-    except ValidationError as error:
-        raise SodapError(f"{folder} was saved by a version of sodap that does not fit") from error
-    backbone = known.backbone
-    learner = Learner(
-        known.classes,
-        method=known.method,
-        options=known.options,
-        backbone=backbone.name,
-        weights=weights or backbone.weights,
-        image_size=backbone.image_size,
-        training=known.training,
-        seed=known.seed,
-        device=device,
-        precision=precision,
-    )
-    if learner.method.backbone.digest() != backbone.sha256:
-        raise SodapError(
-            f"{folder} was learned on other weights of {backbone.name} than "
-            f"'{weights or backbone.weights}'; give the same file with weights=FILE"
+    def __repr__(self) -> str:
+        backbone, assets = self.method.backbone, self.stored()
+        learned = plural(self.stages_learned, "domain") + " learned"
+        if self.domains_learned:
+            learned += f" ({first_few(self.domains_learned)})"
+        images = sum(asset.images for asset in assets)
+        return (
+            f"Learner: {self.method_name} on {backbone.name} ({backbone.image_size} px, "
+            f"{self.runtime.device}), {len(self.classes)} classes ({first_few(self.classes)})\n"
+            f"{learned}; stored about them: {format_bytes(sum(each.bytes for each in assets))}, "
+            f"{plural(images, 'image') if images else 'no image'}"
         )
-    learner.restore(tensors, known.stages_learned, known.stages_learned)
-    return learner
 
 
-class _Backbone(BaseModel):
-    name: str
-    weights: str
-    image_size: int = Field(ge=8, le=2048)
-    sha256: str
-
-
-class _Metadata(BaseModel):
-    """The part of `Learner.metadata` that is needed to build a learner again."""
-
-    classes: list[str]
-    method: str
-    options: dict[str, Any]
-    backbone: _Backbone
-    training: Training
-    seed: int
-    stages_learned: int = Field(ge=0, le=1_000_000)
+def _training(training: Training, settings: Mapping[str, Any], method: str) -> Training:
+    """Training settings with single changes; an option of the method is not one of them."""
+    options = find_method(method).Config.model_fields
+    if misplaced := [name for name in settings if name in options]:
+        given = {misplaced[0]: settings[misplaced[0]]}
+        raise SodapError(f"'{misplaced[0]}' is an option of {method}; give it as options={given}")
+    return training.changed(settings)
 
 
 def _expect(given: object, kind: type | tuple[type, ...], verb: str) -> None:

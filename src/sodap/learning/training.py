@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import difflib
+from collections.abc import Mapping
 from typing import Any
 
-from pydantic import BaseModel, ConfigDict, Field, model_validator
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 
+from sodap.errors import SodapError, invalid
 from sodap.streams import Augmentation
 
 
@@ -39,3 +42,15 @@ class Training(BaseModel):
             values = {"cuda_graphs": values["record_steps"], **values}
             del values["record_steps"]
         return values
+
+    def changed(self, settings: Mapping[str, Any]) -> Training:
+        """A copy with other settings, such as `epochs`, after checking them."""
+        for name in settings:
+            if name not in Training.model_fields:
+                close = difflib.get_close_matches(name, Training.model_fields, 1)
+                hint = f"did you mean '{close[0]}'?" if close else "see help(sodap.Training)"
+                raise SodapError(f"'{name}' is no training setting; {hint}")
+        try:
+            return Training.model_validate({**dict(self), **settings})
+        except ValidationError as error:
+            raise invalid("training settings", error) from error

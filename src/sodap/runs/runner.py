@@ -216,6 +216,7 @@ class _Run:
             resumed=resumed,
             on_epoch=epoch_done,
             on_batch=batch_done,
+            progress=False,  # the callback shows it
         )
         self.writer.wait()  # test a stage only when its epochs are on disk
         began_tests = time.perf_counter()
@@ -314,7 +315,8 @@ class _Run:
             rows = [row for row in info.epochs if row.stage == record.stage]
             self.log.finish_stage(record, rows, confusions)
         done = len(info.stages)
-        self.learner.restore(parts["method"], done + (info.progress is not None), done)
+        domains = [stage.domain for stage in info.stages]
+        self.learner.restore(parts["method"], done + (info.progress is not None), done, domains)
         if info.progress is None:
             return None
         return StageProgress.restore(info.progress, parts["progress"])

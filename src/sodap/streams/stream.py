@@ -14,6 +14,7 @@ import torch
 from torch import Tensor
 
 from sodap.errors import SodapError
+from sodap.formats import first_few, plural
 from sodap.streams.augmentation import Augmentation
 from sodap.streams.splits import SplitRow
 
@@ -22,7 +23,7 @@ class MissingClassWarning(UserWarning):
     """A domain has no training image of some class."""
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class Split:
     """Images `[N, 3, H, W]` (uint8) and their class indices `[N]` (int64)."""
 
@@ -48,8 +49,12 @@ class Split:
         """The first `count` images, or all if there are fewer."""
         return Split(self.images[:count], self.labels[:count])
 
+    def __repr__(self) -> str:
+        _, _, height, width = self.images.shape
+        return f"Split: {plural(len(self), 'image')}, {width} x {height} px"
 
-@dataclass(frozen=True)
+
+@dataclass(frozen=True, repr=False)
 class Domain:
     """Images from one source (a camera, a hospital, a season) in three disjoint splits."""
 
@@ -61,6 +66,10 @@ class Domain:
     """Class names in the order of the label numbers, if known; compared with the stream's."""
     origin: str = ""
     """Where the names of groups come from; see `sodap.streams.items.PlannedDomain`."""
+
+    def __repr__(self) -> str:
+        counts = ", ".join(f"{len(split)} {name}" for name, split in self.splits())
+        return f"Domain '{self.name}': {counts} images"
 
     def splits(self) -> Iterator[tuple[str, Split]]:
         yield "train", self.train
@@ -134,7 +143,7 @@ class Stage:
     domain: Domain
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class Stream:
     """Domains in the order in which they are learned, over one fixed list of classes."""
 
@@ -175,3 +184,16 @@ class Stream:
 
     def __len__(self) -> int:
         return len(self.domains)
+
+    def __repr__(self) -> str:
+        images = sum(len(split) for domain in self.tested for _, split in domain.splits())
+        unseen = f", then only tested: {first_few(_names(self.unseen))}" if self.unseen else ""
+        return (
+            f"Stream '{self.name}': {plural(images, 'image')} of {len(self.classes)} classes "
+            f"({first_few(self.classes)})\n"
+            f"{plural(len(self), 'domain')} to learn: {first_few(_names(self.domains))}{unseen}"
+        )
+
+
+def _names(domains: Sequence[Domain]) -> list[str]:
+    return [domain.name for domain in domains]

@@ -132,7 +132,7 @@ class Trial:
         domain = union(so_far) if learner.method.learns_all_domains else so_far[-1]
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", MissingClassWarning)
-            learner.learn(domain, **hooks)
+            learner.learn(domain, progress=False, **hooks)
 
     def logits(self, learner: Learner, images: Tensor) -> Tensor:
         """Logits `[B, C]` of uint8 images `[B, 3, H, W]`, on the CPU."""

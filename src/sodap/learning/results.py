@@ -1,0 +1,47 @@
+"""What a learner answers: `Prediction` of new images, and `Scores` of labelled ones."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+from torch import Tensor
+
+from sodap.evaluation import accuracy, macro_f1, quadratic_kappa, recall_per_class
+from sodap.execution import ClassPredictions
+
+
+@dataclass(frozen=True)
+class Prediction:
+    """Predicted classes and probabilities of N images."""
+
+    labels: list[str]
+    probabilities: Tensor
+    """`[N, C]`; rows sum to 1, columns are in the order of the learner's classes."""
+
+
+@dataclass(frozen=True)
+class Scores:
+    """Scores of one split, all computed from its confusion matrix."""
+
+    confusion: NDArray[np.int64]
+    """`[C, C]`; rows are true classes."""
+    predictions: ClassPredictions
+    """Predicted class of each image."""
+
+    @property
+    def accuracy(self) -> float:
+        return accuracy(self.confusion)
+
+    @property
+    def macro_f1(self) -> float:
+        return macro_f1(self.confusion)
+
+    @property
+    def kappa(self) -> float:
+        return quadratic_kappa(self.confusion)
+
+    @property
+    def recall(self) -> list[float | None]:
+        return recall_per_class(self.confusion)
