@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -201,7 +202,7 @@ def test_finished_slices_never_change(stripes: Stream) -> None:
     assert torch.equal(method.pool_keys[4:], start_keys[4:])
 
     # Without a slice left, a further stage changes nothing.
-    learner.learn(stripes.domains[0])
+    learner.learn(replace(stripes.domains[0], name="a third"))
     images = stripes.domains[0].test.images
     before = learner.predict(images).probabilities
     with pytest.raises(SodapError, match=r"2 of its 6 expert prompts .* stage 4"):
