@@ -206,7 +206,7 @@ def test_finished_slices_never_change(stripes: Stream) -> None:
     images = stripes.domains[0].test.images
     before = learner.predict(images).probabilities
     with pytest.raises(SodapError, match=r"2 of its 6 expert prompts .* stage 4"):
-        learner.learn(stripes.domains[1])
+        learner.learn(replace(stripes.domains[1], name="a fourth"))
     assert torch.equal(learner.predict(images).probabilities, before)
 
 
