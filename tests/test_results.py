@@ -144,7 +144,7 @@ def test_a_grid_is_kept_and_told(empty: Path) -> None:
     assert "| `residual-sodap` minus |" in page
     assert "| `rp-ridge` minus |" in page
     assert "| constant | – | 0.525 |" in page
-    assert "not better: `sequential`." in page
+    assert "no better: `sequential`." in page
 
 
 def keep_grid(empty: Path, records: list[RunRecord]) -> list[Path]:

@@ -84,16 +84,15 @@ def page() -> str:
         *several_commits(),
         "`final` and `macro-F1` are means over all domains after the last stage. `trainable` is",
         "the largest number of trained parameters in a stage, `stored` the bytes kept about",
-        "past images after the last. `constant` always predicts the most frequent class of the",
-        "first domain's training images.",
+        "past images after the last. `constant` always gives the same answer, the one with the",
+        "highest `final`.",
         "",
-        "Differences are paired by seed, with a 95 % bootstrap interval over seeds; with so few",
-        "seeds its true coverage is lower, about 92 % with five and 75 % with three. Records",
+        "Differences are paired by seed, with a 95 % interval of Student's t over seeds. Records",
         "have no predictions for single images, so the intervals are about other seeds and not",
         "about other test images. A difference is bold, and called more than the noise between",
-        "seeds, if this interval and Student's interval exclude 0 and p < 0.05: Student's",
-        "paired t test, corrected for all differences of the column (Holm). `ridge`, `slda` and",
-        "`ncm` use no random numbers, so there is no noise between them and nothing is bold.",
+        "seeds, if this interval excludes 0 and p < 0.05: Student's paired t test, corrected for",
+        "all differences of the column (Holm). `ridge`, `slda` and `ncm` use no random numbers,",
+        "so there is no noise between them and nothing is bold.",
     ]
     for stream, table in results.tables().items():
         lines += section(stream, table)

@@ -5,18 +5,22 @@ from __future__ import annotations
 import io
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
 from pathlib import Path
 
+import numpy as np
 import pytest
 from rich.console import Console
 from tests.cli.conftest import Call, read_until, start
-from tests.conftest import make_stream
+from tests.conftest import TINY_VIT, make_stream
+from tests.reporting.records import a_record
 
 import sodap as package
 from sodap.cli.progress import RunProgress
+from sodap.cli.result import MAX_CLASSES, show_result
 from sodap.runs import load_config, run
 from sodap.runs.reading import read_record
 from sodap.storage import write_json
@@ -125,12 +129,71 @@ def test_a_run_prints_a_line_an_epoch_and_its_result(tmp_path: Path, sodap: Call
     assert len(epochs) == 2 * len(record.stages)
     for line, stage in zip(epochs[1::2], record.stages, strict=True):
         assert line.startswith(f"stage {stage.stage} {stage.domain}, epoch 2: ce ")
-    assert record.metrics.accuracy is not None
-    assert f"AvgACC {record.metrics.accuracy.average_accuracy:.3f}" in first.out
+    assert all(re.search(r", (at most .* left|about .* left|about to end)$", e) for e in epochs)
+    verdict, metrics = record.verdict, record.metrics.accuracy
+    assert verdict is not None
+    assert metrics is not None
     again = sodap(*command, "--resume")
     assert again.code == 0
     assert "mine is finished already; nothing is left to do" in again.out
-    assert f"AvgACC {record.metrics.accuracy.average_accuracy:.3f}" in again.out
+    for shown in (first.out, again.out):
+        assert re.search(rf"final average +{verdict.final:.3f} ", shown)
+        assert re.search(rf"constant answer +{verdict.constant:.3f} .*'{verdict.answer}'", shown)
+        assert shown.index("final average") < shown.index("AvgACC")
+        assert re.search(rf"AvgACC +{metrics.average_accuracy:.3f} +accuracy on", shown)
+        for name, right, count in verdict.recalls:
+            assert re.search(rf"│ {name} .*│ +{right} of {count} │", shown)
+    tiny = [line for line in first.out.splitlines() if "tiny" in line.lower()]
+    assert first.out.index(tiny[0]) < first.out.index(epochs[0]), "before it learns"
+
+
+def a_result(confusions: list[list[list[int]]], classes: list[str]) -> str:
+    """What is shown about a run of one stage that ends with these confusion matrices."""
+    matrices = [np.array(each) for each in confusions]
+    R = [[float(np.trace(each) / each.sum()) for each in matrices]]
+    domains = [
+        {"name": f"d{n}", "counts": dict.fromkeys(("train", "val", "test"), each.sum(1).tolist())}
+        for n, each in enumerate(matrices)
+    ]
+    record = a_record(
+        stream={"name": "clinic", "classes": classes, "domains": domains},
+        R={"accuracy": R, "macro_f1": R},
+        confusions=[confusions],
+    )
+    console = Console(file=io.StringIO(), width=100)
+    show_result(console, record, "mine")
+    text = console.file.getvalue()  # type: ignore[attr-defined]
+    assert isinstance(text, str)
+    return text
+
+
+def test_a_result_below_a_constant_answer_does_not_look_like_one() -> None:
+    text = a_result([[[30, 20, 10], [10, 5, 5], [10, 10, 0]]], ["NoDR", "NPDR", "PDR"])
+    assert "better than always answering 'NoDR'" in text
+    assert "'PDR' is never found (0 of 20 test images)" in text
+    assert text.index("never found") < text.index("recall")
+    assert re.search(r"│ PDR +│ +0.000 │ +0 of 20 │", text)
+
+
+def test_a_result_of_many_classes_shows_the_lowest_recalls() -> None:
+    matrix = np.diag(np.arange(30) + 1)
+    matrix[7, 0] = 500
+    text = a_result([matrix.tolist()], [f"class {n}" for n in range(30)])
+    assert "│ class 7 " in text
+    assert len(re.findall(r"│ class \d", text)) == MAX_CLASSES
+
+
+def test_early_stopping_and_drift_are_explained(tmp_path: Path) -> None:
+    changes = ["epochs=3", "patience=1", "lr=1e-12", "batch_size=8", "device=cpu"]
+    shown = io.StringIO()
+    with RunProgress(Console(file=shown, width=300)) as progress:
+        config = load_config("default", [*changes, *(f"{k}={v}" for k, v in TINY_VIT.items())])
+        run(config, tmp_path / "run", stream=make_stream(), callback=progress)
+    last = [line for line in shown.getvalue().splitlines() if line.startswith("stage 2 domain 1: ")]
+    assert "stopped early" in last[0]
+    assert "1 epoch" in last[0]
+    assert "drift hardly measured" in last[0]
+    assert "10 batches" in last[0]
 
 
 def test_a_run_without_a_stream_says_what_it_learns(

@@ -13,11 +13,13 @@ import numpy as np
 import pytest
 from PIL import Image
 from rich.console import Console
+from scipy.stats import binomtest  # type: ignore[import-untyped]
 from typer.testing import CliRunner, Result
 
 from sodap.cli import data
 from sodap.cli.data import app
 from sodap.errors import SodapError
+from sodap.evaluation import tiny_tests
 from sodap.streams import load_stream
 from sodap.streams.catalogue import find_source, source_names
 from sodap.streams.loading import SplitGroupWarning
@@ -225,6 +227,17 @@ def test_a_clean_folder(tmp_path: Path) -> None:
     assert (tmp_path / "again/splits.csv").read_bytes() == saved.read_bytes()
     call("check", tmp_path / "mine", "--seed", 5, "--out", tmp_path / "other")
     assert (tmp_path / "other/splits.csv").read_bytes() != saved.read_bytes()
+
+
+def test_tiny_test_splits_are_named_with_the_interval_to_expect(tmp_path: Path) -> None:
+    for domain in ("1-clinic", "2-van"):
+        write_pictures(tmp_path / "mine", domain)
+    shown = call("check", tmp_path / "mine", "--out", tmp_path / "out")
+    assert "1-clinic (2 images)" in shown.output
+    low, high = binomtest(8, 10).proportion_ci(0.95, method="exact")
+    assert f"{low:.2f} to {high:.2f}" in tiny_tests([("other", 10)]), "as on the terminal"
+    page = (tmp_path / "out" / "check.html").read_text("utf-8")
+    assert "1-clinic (2 images)" in page
 
 
 def test_a_leak_exits_with_1(tmp_path: Path) -> None:

@@ -20,6 +20,7 @@ from rich.console import Console, RenderableType
 from tests.cli.conftest import SODAP, Call
 from tests.conftest import make_stream
 
+from sodap.cli.time_left import time_left
 from sodap.cli.watch import (
     BARS,
     Snapshot,
@@ -27,12 +28,13 @@ from sodap.cli.watch import (
     frame,
     sparkline,
     take_snapshot,
-    time_left,
     watch_run,
 )
 from sodap.errors import SodapError
+from sodap.evaluation import MEANINGS
 from sodap.learning import Training
 from sodap.runs import RunCallback, RunConfig, RunRecord, load_config, run
+from sodap.runs.process import this_process
 from sodap.runs.reading import read_log, read_record
 from sodap.runs.record import (
     DomainInfo,
@@ -115,6 +117,7 @@ def test_the_drift_of_the_present_stage_is_shown(watched: tuple[Path, list[str]]
     line = next(each for each in frames[3].splitlines() if "domain 1" in each)
     assert line.startswith("…")
     assert "too few batches" in line, "10 are needed, and the domain before has fewer"
+    assert "hardly measured" in frames[3]
     drift = begun.drift.model_copy(update={"past_batches": 10})
     second = record.stages[1].model_copy(
         update={"begun": begun.model_copy(update={"drift": drift})}
@@ -136,7 +139,12 @@ def test_a_finished_run_is_shown_with_its_result(watched: tuple[Path, list[str]]
     for value in (value for row in record.R.accuracy for value in row):
         assert f"{value:.3f}" in text
     assert record.metrics.accuracy is not None
-    assert f"finished: AvgACC {record.metrics.accuracy.average_accuracy:.3f}" in text
+    verdict = record.verdict
+    assert verdict is not None
+    assert f"finished: final average {verdict.final:.3f}" in text
+    assert f"always answering '{verdict.answer}' gives {verdict.constant:.3f}" in text
+    assert f"AvgACC {record.metrics.accuracy.average_accuracy:.3f}: {MEANINGS['AvgACC']}" in text
+    assert all(sentence in text for sentence in verdict.warnings)
     assert record.under_way is None
 
 
@@ -193,11 +201,50 @@ def test_a_long_silence_is_shown(watched: tuple[Path, list[str]], tmp_path: Path
             take_snapshot(tmp_path)
 
 
+def test_a_killed_run_is_known_at_once(watched: tuple[Path, list[str]], tmp_path: Path) -> None:
+    """By its process, and not by a silence, which is too short here to say anything."""
+    record = json.loads((watched[0] / "record.json").read_text()) | {"status": "running"}
+    write_json(tmp_path / "config.json", record["config"])
+    program = "import sys; from sodap.runs.process import *; print(this_process().json()); input()"
+    with subprocess.Popen(
+        [sys.executable, "-W", "ignore", "-c", program],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
+    ) as other:
+        assert other.stdout is not None
+        process = json.loads(other.stdout.readline())
+        write_json(tmp_path / "record.json", record | {"process": process})
+        assert "killed" not in shown(frame(take_snapshot(tmp_path)))
+        other.kill()
+        other.wait()
+    now = take_snapshot(tmp_path)
+    assert not now.ended, "it may be resumed while someone watches"
+    text = shown(frame(now))
+    assert "killed: its process has ended" in text
+    assert "--resume" in text
+    for changed in ({"machine": "another"}, {"pid": os.getpid()}):
+        write_json(tmp_path / "record.json", record | {"process": process | changed})
+        # Nothing is known of other machines, and a number may be given to another process.
+        assert take_snapshot(tmp_path).gone == ("pid" in changed)
+
+
+def test_a_run_says_which_process_it_is(watched: tuple[Path, list[str]], tmp_path: Path) -> None:
+    class Reader(RunCallback):
+        def recorded(self, record: RunRecord) -> None:
+            processes.append((record.status, record.process))
+
+    processes: list[tuple[str, object]] = []
+    run(load_config("ridge", QUICK), tmp_path / "run", stream=make_stream(), callback=Reader())
+    assert {each for status, each in processes if status == "running"} == {this_process()}
+    assert processes[-1] == ("finished", None)
+
+
 def test_a_method_in_closed_form_has_no_epochs(tmp_path: Path) -> None:
     folder = tmp_path / "run"
     run(load_config("ridge", QUICK), folder, stream=make_stream())
     text = shown(frame(take_snapshot(folder)))
-    assert "finished: AvgACC" in text
+    assert "finished: final average" in text
     assert "losses" not in text
 
 
@@ -378,9 +425,9 @@ def test_a_run_on_a_real_terminal(tmp_path: Path, sodap: Call) -> None:
         os.close(terminal.ours)
     assert "running, " in terminal.seen
     assert "…" in terminal.seen
-    assert "finished: AvgACC" in terminal.seen
+    assert "finished: final average" in terminal.seen
 
     quiet = sodap("watch", "run")
     assert "\x1b" not in quiet.out, "no colours and no cursor off a terminal"
-    assert quiet.out.count("finished: AvgACC") == 1
+    assert quiet.out.count("finished: final average") == 1
     assert sodap("watch", "run", "--once").out == quiet.out

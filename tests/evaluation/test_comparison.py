@@ -12,10 +12,7 @@ from scipy import stats  # type: ignore[import-untyped]
 
 from sodap.errors import SodapError
 from sodap.evaluation import (
-    accuracy,
-    constant_confusions,
     holm,
-    macro_f1,
     mean_over_seeds,
     paired_difference,
 )
@@ -103,39 +100,29 @@ def test_results_are_deterministic() -> None:
     assert paired_difference(first, second) == paired_difference(first, second)
 
 
-@pytest.mark.parametrize(
-    ("count", "plain", "expanded"),
-    [(5, (0.78, 0.88), (0.89, 0.96)), (20, (0.90, 0.96), (0.93, 0.98))],
-)
-def test_coverage(count: int, plain: tuple[float, float], expanded: tuple[float, float]) -> None:
-    """Share of simulations whose interval contains the true mean, as the docstring says.
+@pytest.mark.parametrize("count", [3, 5, 20])
+def test_coverage(count: int) -> None:
+    """The interval contains the true mean in 95 % of simulations, for any number of seeds.
 
-    The percentiles of `scipy.stats.bootstrap` at 95 % cover it less often for few seeds.
+    Resampling three seeds, as was done before, covers it in less than 76 %.
     """
     drawn = np.random.default_rng(7)
-    held = np.zeros(2)
-    rounds = 400
-    for _ in range(rounds):
-        values = drawn.standard_normal(count)
-        low, high = stats.bootstrap(
-            (values,), np.mean, n_resamples=1000, method="percentile", rng=np.random.default_rng(1)
-        ).confidence_interval
-        found = paired_difference(values.tolist(), [0.0] * count, draws=1000)
+    rounds = 2000
+    held = 0
+    for values in drawn.standard_normal((rounds, count)):
+        found = paired_difference(values.tolist(), [0.0] * count)
         assert found.low is not None
         assert found.high is not None
-        held += [low <= 0 <= high, found.low <= 0 <= found.high]
-    for share, (least, most) in zip(held / rounds, (plain, expanded), strict=True):
-        assert least <= share <= most
+        held += found.low <= 0 <= found.high
+    assert held / rounds == pytest.approx(0.95, abs=0.015)
 
 
-def test_false_positives_are_rare() -> None:
-    """Few pairs of equal methods are called different, even with three seeds."""
-    drawn = np.random.default_rng(8)
-    found = [
-        paired_difference(drawn.standard_normal(3).tolist(), [0.0] * 3, draws=500).sign != 0
-        for _ in range(600)
-    ]
-    assert np.mean(found) < 0.08
+def test_three_seeds_reach_beyond_the_lowest_and_highest() -> None:
+    found = paired_difference([0.50, 0.52, 0.57], [0.5, 0.5, 0.5])
+    assert found.low is not None
+    assert found.high is not None
+    assert found.low < 0.0
+    assert found.high > 0.07
 
 
 def test_invalid_input() -> None:
@@ -145,13 +132,3 @@ def test_invalid_input() -> None:
         mean_over_seeds([])
     with pytest.raises(SodapError, match="finite"):
         mean_over_seeds([float("nan")])
-
-
-def test_the_constant_classifier() -> None:
-    first, second = constant_confusions([3, 9, 1], [[2, 5, 3], [4, 0, 0]])
-    assert first.tolist() == [[0, 2, 0], [0, 5, 0], [0, 3, 0]]
-    assert accuracy(first) == 0.5
-    assert accuracy(second) == 0.0
-    # By hand: class 1 has F1 = 2*5 / (10 + 5), the others 0.
-    assert macro_f1(first) == pytest.approx((10 / 15) / 3)
-    assert constant_confusions([4, 4], [[1, 3]])[0].tolist() == [[1, 0], [3, 0]]

@@ -76,10 +76,12 @@ def test_metrics_have_intervals_over_images(full: LoadedRun) -> None:
     shown = {row[0]: row for row in metrics_table(full).rows}
     outcomes = full.outcomes()
     assert outcomes is not None
-    intervals = metric_intervals(outcomes)
+    counts = [table.shape[1] for table in outcomes]
+    intervals = metric_intervals(full.record.R.accuracy, counts, outcomes)
+    assert next(iter(shown)) == "final", "what the model is worth comes first"
     for key in ("average_accuracy", "backward_transfer"):
         metric = METRICS[key]
-        value, interval = shown[metric.title][1:]
+        value, interval, _ = shown[metric.title][1:]
         ends = intervals[key]
         assert isinstance(value, Cell)
         assert isinstance(interval, Cell)
@@ -87,6 +89,30 @@ def test_metrics_have_intervals_over_images(full: LoadedRun) -> None:
         assert ends is not None
         assert interval.text == f"{ends.low + 0.0:.3f} to {ends.high + 0.0:.3f}"
     assert np.stack([table.mean(1) for table in outcomes], 1).tolist() == full.record.R.accuracy
+    constant = shown["final"][3]
+    assert isinstance(constant, Cell)
+    assert constant.value == pytest.approx(1 / 3), "three classes of equal size"
+
+
+def test_the_page_says_what_the_model_is_worth(full: LoadedRun) -> None:
+    """A run that always gives the same answer, in the words of the page and of its problems."""
+    confusions = [[[[4, 0, 0]] + [[4, 0, 0]] * 2] * 3] * 3
+    R = {"accuracy": [[1 / 3] * 3] * 3, "macro_f1": [[1 / 6] * 3] * 3}
+    bad = with_record(full, confusions=confusions, R=R)
+    verdict = bad.record.verdict
+    assert verdict is not None
+    assert len(verdict.warnings) == 2
+    sections = run_sections(bad)
+    page = PageReader(report_page([bad], sections)).text
+    for sentence in (*verdict.warnings, verdict.tiny):
+        assert sentence in problems(bad)
+        assert sentence in page
+    answer = full.classes[0]
+    assert any(f"always answering '{answer}'" in sentence for sentence in verdict.warnings)
+    (last,) = [section for section in sections if section.key == "problems"]
+    assert last.title == "What went wrong"
+    header = page[: page.index("Accuracy and forgetting")]
+    assert all(sentence in header for sentence in verdict.warnings)
 
 
 def test_recall_and_confusion(full: LoadedRun, axes: dict[str, list[Axes]]) -> None:
@@ -423,7 +449,6 @@ def test_the_page_says_how_to_reproduce_the_run(report: Path, full: LoadedRun) -
         environment.python,
         f"torch {environment.packages['torch']}",
         "batch_size: 16",
-        "No problems were found.",
     ):
         assert said in text
     for row in full.record.R.accuracy:

@@ -27,8 +27,9 @@ def run_ablation(
     from sodap.cli.grids import default_jobs, report_failures, run_with_progress
     from sodap.grids.ablation import METHOD, Ablation
     from sodap.grids.grid import folder_name
-    from sodap.reporting import as_text
+    from sodap.reporting import as_text, conclusion
     from sodap.reporting.tables.ablation import VIEWS, ablation_table, metrics_of, write_ablation
+    from sodap.reporting.tables.formats import recall_text
     from sodap.runs.config import load_config
 
     stream = folder_name(load_config(recipe, changes).stream)
@@ -52,6 +53,10 @@ def run_ablation(
             console.print(f"\n[bold]{view}[/]")
             for part in as_text(table, metrics_of(view), METHOD):
                 console.print(part)
+        for part in recall_text(table):
+            console.print(part)
+        console.print()
+        console.print(conclusion(table).replace("`", ""), highlight=False, markup=False)
         paths = write_ablation(ablation, table)
         console.print(f"\nTables: {', '.join(map(str, paths))}", markup=False)
     report_failures(summary)

@@ -145,6 +145,7 @@ def check(
     """
     from rich.progress import Progress
 
+    from sodap.evaluation import tiny_tests
     from sodap.storage import write_bytes, write_json
     from sodap.streams.check import check_page, check_plan
     from sodap.streams.splits import write_splits
@@ -156,11 +157,16 @@ def check(
         result = check_plan(
             plan, lambda done, total: progress.update(task, completed=done, total=total)
         )
-    result = replace(result, warnings=tuple(messages))
+    tiny = tiny_tests(
+        [(d, c.total()) for (d, split), c in result.counts.items() if split == "test"]
+    )
+    result = replace(result, warnings=(*messages, *([tiny] if tiny else [])))
     write_bytes(out / "check.html", check_page(result).encode(errors="backslashreplace"))
     write_json(out / "check.json", result.to_json())
     write_splits(out / "splits.csv", plan.rows())
     show_result(result)
+    if tiny:
+        _print(f"[yellow]note:[/] {escape(tiny)}")
     _print(f"Details: {escape(str(out / 'check.html'))}, check.json and splits.csv")
     if result.leaks or result.doubtful:
         raise typer.Exit(1)

@@ -10,9 +10,11 @@ from rich.console import Console
 from rich.markup import escape
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
+from sodap.cli.time_left import time_left
+from sodap.evaluation import tiny_tests
 from sodap.formats import format_duration, plural
 from sodap.runs.callback import RunCallback
-from sodap.runs.record import EpochRow, StageRecord
+from sodap.runs.record import DriftInfo, EpochRow, RunRecord, StageRecord
 from sodap.streams import Stage, Stream
 
 
@@ -56,6 +58,8 @@ class RunProgress(Bars, RunCallback):
         self.stream = self.progress.add_task("stream", total=None, note="")
         self.epoch = self.progress.add_task("", total=None, note="", visible=False)
         self.began = 0.0
+        self.record: RunRecord | None = None
+        self.rows: list[EpochRow] = []
 
     def images_decoded(self, done: int, total: int) -> None:
         self.progress.update(
@@ -70,6 +74,9 @@ class RunProgress(Bars, RunCallback):
         self.progress.update(self.epoch, visible=False)
         for note in stream.notes:
             self._print(f"note: {note}")
+        tiny = tiny_tests([(domain.name, len(domain.test)) for domain in stream.tested])
+        if tiny:
+            self._print(f"note: {tiny}")
         self.progress.update(
             self.stream,
             description=escape(stream.name),
@@ -95,7 +102,11 @@ class RunProgress(Bars, RunCallback):
         note = f"{speed:.0f} images/s" if speed else ""
         self.progress.update(self.epoch, completed=step, note=note)
 
+    def recorded(self, record: RunRecord) -> None:
+        self.record = record
+
     def epoch_done(self, stage: Stage, row: EpochRow) -> None:
+        self.rows.append(row)
         score = f"validation macro-F1 {row.val_macro_f1:.3f}"
         self.progress.update(self.stream, note=score)
         if not self.console.is_terminal:
@@ -103,7 +114,12 @@ class RunProgress(Bars, RunCallback):
             self._print(
                 f"stage {stage.number} {stage.domain.name}, epoch {row.epoch}: {losses}; {score}, "
                 f"{format_duration(row.seconds)}, {row.images_per_second:.0f} images/s"
+                f"{self._left()}"
             )
+
+    def _left(self) -> str:
+        left = None if self.record is None else time_left(self.record, self.rows)
+        return "" if left is None else f", {left}"
 
     def stage_done(self, stage: Stage, record: StageRecord) -> None:
         self.progress.update(self.stream, advance=1)
@@ -111,10 +127,29 @@ class RunProgress(Bars, RunCallback):
         epochs = f"{plural(record.epochs, 'epoch')} in " if record.epochs else ""  # closed form
         line = (
             f"stage {stage.number} {stage.domain.name}: {epochs}{format_duration(record.seconds)}, "
-            f"best validation macro-F1 {record.best_val_macro_f1:.3f}"
+            f"best validation macro-F1 {record.best_val_macro_f1:.3f}{self._early(record)}"
         )
-        drift = record.begun.drift
-        if drift is not None:
-            score = f"{drift.score:.2f}" if drift.too_few is None else f"unknown ({drift.too_few})"
-            line += f" | drift {score}, {plural(drift.added, 'prompt')} added"
+        if record.begun.drift is not None:
+            line += f" | {_drift(record.begun.drift)}"
         self._print(line)
+
+    def _early(self, record: StageRecord) -> str:
+        """Why a stage has fewer epochs than it may; empty if it has all of them."""
+        training = None if self.record is None else self.record.config.training
+        if training is None or not 0 < record.epochs < training.epochs:
+            return ""
+        return (
+            f" (stopped early: no better in {plural(training.patience, 'epoch')} after epoch "
+            f"{record.best_epoch}, which is kept)"
+        )
+
+
+def _drift(drift: DriftInfo) -> str:
+    """The drift that a stage began with, and what followed."""
+    added = f"{plural(drift.added, 'prompt')} added"
+    if drift.too_few is None:
+        return f"drift {drift.score:.2f}, {added}"
+    return (
+        f"drift hardly measured, because the domain before is small ({drift.too_few}), so that "
+        f"the pool grows as for a small drift: {added}"
+    )

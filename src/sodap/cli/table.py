@@ -23,6 +23,7 @@ from sodap.reporting import (
 )
 from sodap.reporting.tables.comparability import mixed_rows
 from sodap.reporting.tables.conclusion import warning
+from sodap.reporting.tables.formats import recall_markdown, recall_text
 
 FORMATS = ("text", "markdown", "latex", "csv")
 
@@ -57,12 +58,17 @@ def show_tables(
             print()
         if form == "markdown":
             content = as_markdown(table, columns, reference)
-            print(f"### {table.title}\n\n{content}\n{conclusion(table)}")
+            recalls = recall_markdown(table)
+            print(f"### {table.title}\n\n{content}")
+            print(f"{recalls}\n{conclusion(table)}" if recalls else conclusion(table))
         elif form == "latex":
             print(as_latex(table, columns, reference), end="")
         else:
             console.print(f"[bold]{escape(table.title)}[/]", highlight=False)
             for part in as_text(table, columns, reference):
+                console.print(part)
+                console.print()
+            for part in recall_text(table):
                 console.print(part)
                 console.print()
             console.print(conclusion(table).replace("`", ""), highlight=False, markup=False)

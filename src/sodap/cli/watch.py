@@ -20,9 +20,12 @@ from rich.style import Style
 from rich.table import Table
 from rich.text import Text
 
+from sodap.cli.time_left import time_left
 from sodap.errors import SodapError
+from sodap.evaluation import MEANINGS
 from sodap.formats import format_duration, plural
 from sodap.learning.trace import Trace
+from sodap.runs.process import is_gone
 from sodap.runs.reading import read_log, read_record
 from sodap.runs.record import DriftInfo, EpochRow, RunRecord, StageInfo, StageRecord
 from sodap.storage import has_state, load_state
@@ -51,6 +54,8 @@ class Snapshot:
     """Each loss over the steps of the last stage in the log."""
     silence: float = 0.0
     """Seconds since the record or the log was written."""
+    gone: bool = False
+    """Whether the process that runs is known to have ended."""
 
     @property
     def ended(self) -> bool:
@@ -93,7 +98,8 @@ def take_snapshot(folder: Path) -> Snapshot:
     rows, damaged = read_log(log)
     if damaged:
         raise SodapError(f"{log} is damaged: {plural(damaged, 'line')} cannot be read")
-    return Snapshot(folder, record, rows, _losses(folder, rows), max(0.0, silence))
+    gone = record.status == "running" and is_gone(record.process)
+    return Snapshot(folder, record, rows, _losses(folder, rows), max(0.0, silence), gone)
 
 
 def _losses(folder: Path, rows: Sequence[EpochRow]) -> dict[str, list[float]]:
@@ -117,7 +123,7 @@ def frame(now: Snapshot) -> RenderableType:
         begun = (now.folder / "config.json").is_file()
         why = "it has just started" if begun else "there is no run yet"
         return Text(f"{now.folder}: waiting for the first record of the run, {why}")
-    parts: list[RenderableType] = [_title(record), _stages(record, now.rows)]
+    parts: list[RenderableType] = [_title(record), _stages(record, now.rows), *_hardly(record)]
     if record.R.accuracy:
         parts += ["", _matrix(record)]
     parts += ["", *_last_epoch(now), _status_line(record, now)]
@@ -170,6 +176,17 @@ def _drift(drift: DriftInfo | None) -> str:
     band = drift.null_band
     without = f" (none: {band.low:.2f}–{band.high:.2f})" if band else ""
     return f"{drift.score:.2f}{without}"
+
+
+def _hardly(record: RunRecord) -> list[Text]:
+    """What a drift with too few batches means, if a stage has one."""
+    begun = [stage.begun for stage in record.stages]
+    if record.under_way is not None:
+        begun.append(record.under_way.begun)
+    few = next((each.drift.too_few for each in begun if each.drift and each.drift.too_few), None)
+    if few is None:
+        return []
+    return [Text(f"too few batches: the drift is hardly measured, with {few}", "dim")]
 
 
 def _pool(begun: StageInfo) -> str:
@@ -228,15 +245,36 @@ def _last_epoch(now: Snapshot) -> list[RenderableType]:
 
 
 def _status_line(record: RunRecord, now: Snapshot) -> Text:
-    metrics = record.metrics.accuracy
-    if record.status == "finished" and metrics is not None:
-        forgot = metrics.average_forgetting
-        forgetting = "" if forgot is None else f", AvgF {forgot:.3f}"
-        return Text(f"finished: AvgACC {metrics.average_accuracy:.3f}{forgetting}", "bold green")
+    verdict = record.verdict
+    if record.status == "finished" and verdict is not None:
+        metrics = record.metrics.accuracy
+        assert metrics is not None
+        values = {
+            "AvgACC": metrics.average_accuracy,
+            "AvgF": metrics.average_forgetting,
+            "BWT": metrics.backward_transfer,
+        }
+        lines = [
+            f"finished: final average {verdict.final:.3f}; always answering '{verdict.answer}' "
+            f"gives {verdict.constant:.3f}",
+            *(
+                f"{name} {value:.3f}: {MEANINGS[name]}"
+                for name, value in values.items()
+                if value is not None
+            ),
+        ]
+        style = "bold yellow" if verdict.warnings else "bold green"
+        return Text.assemble(
+            *((f"{line}\n", style) for line in (lines[0], *verdict.warnings)),
+            ("\n".join(lines[1:]), "dim"),
+        )
     if record.status in ("failed", "interrupted"):
         style = "bold red" if record.status == "failed" else "bold yellow"
         words = f"{record.status}: {record.note}; continue with the same command and --resume"
         return Text(words, style)
+    if now.gone:
+        words = "killed: its process has ended; continue with the same command and --resume"
+        return Text(words, "bold red")
     slowest = max((row.seconds for row in now.rows), default=0.0)
     if now.silence > max(SILENCE_S, 10 * slowest):
         quiet = format_duration(now.silence)
@@ -263,31 +301,3 @@ def binned(values: Sequence[float], most: int = 8) -> list[float]:
     size = max(1, -(-len(known) // most))
     groups = [known[at : at + size] for at in range(0, len(known), size)]
     return [sum(group) / len(group) for group in groups]
-
-
-def time_left(record: RunRecord, rows: Sequence[EpochRow]) -> str | None:
-    """Estimated time left, from the time per image so far; None before the first epoch.
-
-    Early stopping decides how many epochs a stage has. So finished stages tell how many to expect;
-    before the first is finished, only the maximum is known.
-    """
-    training = record.config.training
-    images = [sum(domain.counts.train) for domain in record.stream.learned]
-    seen = sum(images[row.stage - 1] for row in rows)
-    if not seen:
-        return None
-    cost = sum(row.seconds for row in rows) / seen
-    done = record.stages
-    usual = sum(stage.epochs for stage in done) / len(done) if done else training.epochs
-    left = 0.0
-    for stage in range(len(done) + 1, len(images) + 1):
-        scores = [row.val_macro_f1 for row in rows if row.stage == stage]
-        epochs = usual
-        if scores:
-            bad = len(scores) - 1 - scores.index(max(scores))
-            patience = min(training.patience - bad, training.epochs - len(scores))
-            epochs = max(usual - len(scores), patience)
-        left += max(0.0, epochs) * images[stage - 1] * cost
-    if left < 1:
-        return "about to end"
-    return f"{'about' if done else 'at most'} {format_duration(left)} left"

@@ -21,39 +21,43 @@ from sodap.evaluation.confusion import (
     quadratic_kappa,
     recall_per_class,
 )
-from sodap.evaluation.constant import constant_confusions
+from sodap.evaluation.constant import constant_answer, constant_confusions
+from sodap.evaluation.intervals import KIND, difference_intervals, metric_intervals
 from sodap.evaluation.matrix import (
+    MEANINGS,
     average_accuracy,
     average_forgetting,
     backward_transfer,
     final_average,
     summary,
 )
-from sodap.evaluation.resampling import (
-    Interval,
-    difference_intervals,
-    draw_results,
-    metric_intervals,
-)
+from sodap.evaluation.proportions import Interval, exact_interval, is_tiny, tiny_tests
+from sodap.evaluation.verdict import Verdict, judge
 
 __all__ = [
+    "KIND",
+    "MEANINGS",
     "MIN_SEEDS",
     "Effects",
     "Interval",
     "PairedDifference",
     "Reliability",
     "SeedMean",
+    "Verdict",
     "accuracy",
     "average_accuracy",
     "average_forgetting",
     "backward_transfer",
     "confusion_matrix",
+    "constant_answer",
     "constant_confusions",
     "difference_intervals",
-    "draw_results",
     "effects",
+    "exact_interval",
     "final_average",
     "holm",
+    "is_tiny",
+    "judge",
     "macro_f1",
     "mean_effects",
     "mean_over_seeds",
@@ -63,4 +67,5 @@ __all__ = [
     "recall_per_class",
     "reliability",
     "summary",
+    "tiny_tests",
 ]

@@ -13,6 +13,17 @@ from numpy.typing import ArrayLike, NDArray
 
 from sodap.errors import SodapError
 
+MEANINGS = {
+    "final": "accuracy after the last stage, averaged over the learned domains",
+    "AvgACC": "accuracy on the domains learned so far, averaged over the stages",
+    "AvgF": "highest accuracy that a domain ever had minus its final accuracy, averaged over all "
+    "domains but the last; 0 is best",
+    "BWT": "final accuracy of a domain minus its accuracy right after its own stage, averaged over "
+    "all domains but the last; negative is a loss",
+    "macro-F1": "F1 after the last stage, averaged over the classes and the learned domains",
+}
+"""Meaning of the scores, by title."""
+
 
 def average_accuracy(results: ArrayLike) -> float:
     """AvgACC = 1/T Σ_i 1/i Σ_{j≤i} R_ij: mean over stages of the mean over learned domains."""

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from typing import Any, Literal
 
+import numpy as np
 from pydantic import (
     BaseModel,
     ConfigDict,
@@ -14,7 +15,7 @@ from pydantic import (
     model_serializer,
 )
 
-from sodap.evaluation import summary
+from sodap.evaluation import Verdict, judge, summary
 from sodap.runs.config import RunConfig
 
 FORMAT = 2
@@ -265,6 +266,16 @@ class Throughput(Schema):
     inference: float | None = None
 
 
+class ProcessInfo(Schema):
+    """A process, so that others on the same machine can tell whether it still runs."""
+
+    machine: str
+    """Digest of what tells this boot of this machine, or this container, from all others."""
+    pid: int
+    started: int
+    """Start in clock ticks since boot, since a number may be given to another process later."""
+
+
 class RunContext(Schema):
     """How a grid started a run."""
 
@@ -292,6 +303,8 @@ class RunRecord(RunContext):
     status: Status
     note: str | None = None
     """Why the run is not finished."""
+    process: ProcessInfo | None = None
+    """The process that runs; None if it has ended, or if the system cannot tell."""
     under_way: StageUnderWay | None = None
     R: ResultMatrices
     metrics: MetricsByMeasure
@@ -304,6 +317,20 @@ class RunRecord(RunContext):
     def row(self) -> str:
         """Row of a table that the run belongs to: its method, or its variant of it."""
         return self.variant or self.config.method
+
+    @property
+    def verdict(self) -> Verdict | None:
+        """Final average, constant answer and recall in words; None before a stage is finished."""
+        if not self.R.accuracy:
+            return None
+        last = self.confusions[-1] if self.confusions else []
+        return judge(
+            self.R.accuracy,
+            [np.array(matrix) for matrix in last],
+            [domain.counts.test for domain in self.stream.domains],
+            self.stream.classes,
+            [domain.name for domain in self.stream.domains],
+        )
 
 
 class EpochRow(Schema):

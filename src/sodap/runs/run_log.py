@@ -19,6 +19,7 @@ from numpy.typing import NDArray
 from sodap.evaluation import accuracy, macro_f1, quadratic_kappa
 from sodap.learning import StageProgress
 from sodap.runs.evidence import pending_steps
+from sodap.runs.process import this_process
 from sodap.runs.record import (
     EpochRow,
     MetricsByMeasure,
@@ -49,6 +50,7 @@ class RunLog:
         """`[stage][domain][label][prediction]`"""
         self.epochs: list[EpochRow] = []
         """Epochs of the finished stages."""
+        self.process = this_process()
         self._under_way: StageProgress | None = None
         self._R: dict[str, list[list[float]]] = {name: [] for name in MEASURES}
         self._lines: list[str] = []  # of log.jsonl
@@ -80,6 +82,7 @@ class RunLog:
                 {"stage": self._under_way.stage, "begun": self._under_way.begun}
             )
         now = {"status": status, "note": note, "under_way": under_way}
+        now["process"] = self.process if status == "running" else None
         changed = (len(self.stages), now) != self._written  # not from one epoch to the next
         if changed:
             self._written = (len(self.stages), now)

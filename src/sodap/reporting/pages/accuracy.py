@@ -6,12 +6,20 @@ from collections.abc import Iterator
 
 import numpy as np
 
-from sodap.evaluation import Reliability, metric_intervals, recall_per_class, reliability
+from sodap.evaluation import (
+    KIND,
+    MEANINGS,
+    Reliability,
+    metric_intervals,
+    recall_per_class,
+    reliability,
+)
 from sodap.formats import MISSING, format_score
 from sodap.reporting.figures import accuracy as figures
 from sodap.reporting.loading import LoadedRun
 from sodap.reporting.pages.blocks import Block, Definitions, FigureBlock, Paragraph, Section
-from sodap.reporting.tables.metrics import MEANINGS, SCORES
+from sodap.reporting.tables.metrics import SCORES
+from sodap.reporting.tables.stream_table import constant_scores
 from sodap.reporting.tables.table import (
     Cell,
     Row,
@@ -86,20 +94,24 @@ def _blocks(run: LoadedRun) -> Iterator[Block]:
 
 
 def metrics_table(run: LoadedRun) -> Table:
-    """All metrics with their intervals over test images."""
-    outcomes = run.outcomes()
-    intervals = metric_intervals(outcomes) if outcomes is not None else {}
+    """All metrics with their intervals over test images, beside those of the constant answer."""
+    counts = [sum(domain.counts.test) for domain in run.record.stream.domains]
+    intervals = metric_intervals(run.record.R.accuracy, counts, run.outcomes())
+    constant, answer = constant_scores(run.record)
     rows: list[Row] = []
     for metric in SCORES:
         ends = intervals.get(metric.key)
         text = f"{format_score(ends.low)} to {format_score(ends.high)}" if ends else MISSING
-        rows.append([metric.title, score_cell(metric.of(run.record), bold=True), Cell(text)])
+        value = score_cell(metric.of(run.record), bold=True)
+        rows.append([metric.title, value, Cell(text), score_cell(constant[metric.key], faint=True)])
     caption = (
-        "Metrics with bootstrap intervals over the test images. They say nothing about other seeds."
-        if intervals
-        else "Metrics. There are no intervals, since the run has no predictions for single images."
+        f"Metrics, with {KIND}. They say nothing about other seeds, and are too narrow if a "
+        f"patient has several images."
     )
-    return Table(caption, ["Metric", "Value", "95 % interval"], rows)
+    if run.outcomes() is None:
+        caption += " BWT has none, since the run has no predictions for single images."
+    heads = ["Metric", "Value", "95 % interval", f"Always answering '{answer}'"]
+    return Table(caption, heads, rows)
 
 
 def matrix_table(run: LoadedRun, *, shaded: bool = False) -> Table:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 
-from sodap.evaluation import MIN_SEEDS, difference_intervals
+from sodap.evaluation import KIND, MIN_SEEDS, difference_intervals
 from sodap.formats import (
     MISSING,
     format_bytes,
@@ -68,7 +68,7 @@ def comparison_sections(
         found = [(table, table.reference(against)) for table in tables]
         blocks = [
             *(differences_table(table, reference) for table, reference in found if reference),
-            *_differences_by_image(learned, {table.stream: name for table, name in found}),
+            *_differences_by_image(learned, found),
         ]
         if blocks:
             sections.append(Section("differences", "Differences", blocks))
@@ -89,10 +89,10 @@ def comparison_sections(
 
 def _methods(tables: Sequence[StreamTable]) -> Iterator[Block]:
     yield Paragraph(
-        "Mean ± standard deviation over seeds of AvgACC (higher is better) and AvgF (lower is "
-        "better). The best mean of a column is bold, if there are at least "
+        "Mean ± standard deviation over seeds of the final average and AvgACC (higher is better) "
+        "and of AvgF (lower is better). The best mean of a column is bold, if there are at least "
         f"{MIN_SEEDS} seeds. Variants, methods that see all domains at once and the constant "
-        "classifier are not ranked."
+        "answer are not ranked."
     )
     yield method_table(tables)
     for table in tables:
@@ -102,7 +102,7 @@ def _methods(tables: Sequence[StreamTable]) -> Iterator[Block]:
 
 def method_table(tables: Sequence[StreamTable]) -> Table:
     """Methods (rows) and streams (columns), as in the paper's Table 1."""
-    columns = [(table, metric) for table in tables for metric in COMPARED[:2]]
+    columns = [(table, metric) for table in tables for metric in COMPARED[:3]]
     methods = list(dict.fromkeys(method for table in tables for method in table.methods))
     variants = {name: method for table in tables for name, method in table.variants.items()}
     rows: list[Row] = []
@@ -171,7 +171,7 @@ def differences_table(table: StreamTable, reference: str) -> Table:
         for method, count, *found in zip(others, seeds, *columns, strict=True)
     ]
     how = (
-        "with 95 % bootstrap intervals over seeds; bold as in `sodap table`: more than the noise "
+        "with 95 % Student's t intervals over seeds; bold as in `sodap table`: more than the noise "
         "between seeds, corrected for all differences of a column (Holm)"
         if max(seeds) >= MIN_SEEDS
         else f"without intervals, since fewer than {MIN_SEEDS} seeds are in common"
@@ -185,9 +185,26 @@ def differences_table(table: StreamTable, reference: str) -> Table:
 
 
 def _differences_by_image(
-    runs: Sequence[LoadedRun], references: dict[str, str | None]
+    runs: Sequence[LoadedRun], tables: Sequence[tuple[StreamTable, str | None]]
 ) -> Iterator[Block]:
-    """One table per group of runs with the same stream, seed and test images."""
+    """One table per group of runs with the same stream, seed and test images.
+
+    A page has intervals of one kind: over seeds if there are enough of them, else over images.
+    """
+    if any(
+        len(table.common_seeds(method, reference)) >= MIN_SEEDS
+        for table, reference in tables
+        if reference
+        for method in table.methods
+        if method != reference
+    ):
+        yield Paragraph(
+            "These intervals are over seeds. A report of the runs of one seed has intervals over "
+            "test images.",
+            "note",
+        )
+        return
+    references = {table.stream: reference for table, reference in tables}
     groups: dict[tuple[str, int], list[list[LoadedRun]]] = {}
     for run in runs:
         if run.finished and run.outcomes() is not None:
@@ -236,7 +253,7 @@ def images_table(group: Sequence[LoadedRun], reference: str | None) -> Table:
         rows.append([run.name, *cells])
     return Table(
         f"{first.stream_name}, seed {first.seed}: minus {first.name}, paired by test image, with "
-        f"95 % bootstrap intervals over images; bold if the interval excludes 0 (not corrected)",
+        f"95 % {KIND}; bold if the interval excludes 0 (not corrected)",
         ["Method", *(metric.title for metric in COMPARED)],
         rows,
         sortable=True,
@@ -300,7 +317,7 @@ def _problems(runs: Sequence[LoadedRun]) -> Section:
         for number, run in enumerate(runs, 1)
         for text in problems(replace(run, stream=None))
     ]
-    return Section("problems", "Problems", found or [Paragraph("No problems were found.")])
+    return Section("problems", "What went wrong", found or [Paragraph("No problems were found.")])
 
 
 def _commands(runs: Sequence[LoadedRun]) -> Section:
@@ -324,15 +341,20 @@ def _commands(runs: Sequence[LoadedRun]) -> Section:
 
 
 def scores_sentence(runs: Sequence[LoadedRun]) -> str:
-    """Forgetting and accuracy of a few runs of different methods in two sentences."""
+    """Final average, constant answer and forgetting of a few runs of different methods."""
     stages = len(runs[0].stages)
-    text = []
+    verdict = runs[0].record.verdict
+    assert verdict is not None
+    text = [
+        f"Final average accuracy after {plural(stages, 'domain')}: "
+        f"{_listed(runs, 'final_average')}. Always answering '{verdict.answer}' gives "
+        f"{format_score(verdict.constant)}."
+    ]
     if stages > 1:
-        values = _listed(runs, "average_forgetting")
-        text.append(f"Average forgetting (AvgF) after {stages} domains: {values}.")
+        text.append(f"Average forgetting (AvgF): {_listed(runs, 'average_forgetting')}.")
     else:
         text.append("After one domain there is nothing to forget yet.")
-    text.append(f"Average accuracy (AvgACC): {_listed(runs, 'average_accuracy')}.")
+    text.append(f"Average accuracy over the stages (AvgACC): {_listed(runs, 'average_accuracy')}.")
     if len(runs) > 1:
         text.append("Each method ran with one seed, so the noise between seeds is unknown.")
     return " ".join(text)

@@ -11,13 +11,14 @@ import yaml
 from sodap.formats import plural
 from sodap.reporting.loading import LoadedRun
 from sodap.reporting.pages.blocks import Block, CodeBlock, Definitions, Paragraph, Section
+from sodap.runs.process import is_gone
 
 
 def problems_section(run: LoadedRun) -> Section:
     blocks: list[Block] = [Paragraph(text, "warning") for text in problems(run)]
     if run.traceback:
         blocks.append(CodeBlock("Traceback", run.traceback, folded=True))
-    return Section("problems", "Problems", blocks or [Paragraph("No problems were found.")])
+    return Section("problems", "What went wrong", blocks or [Paragraph("No problems were found.")])
 
 
 def problems(run: LoadedRun) -> list[str]:
@@ -30,7 +31,8 @@ def problems(run: LoadedRun) -> list[str]:
         learned = f"{len(run.stages)} of {plural(total, 'domain')}" if total else "no domain"
         found.append(f"The run is incomplete ({record.status}{reason}). It has learned {learned}.")
         if record.status == "running":
-            found.append("It is still running, or it was killed; resume it with --resume.")
+            ended = "It was killed" if is_gone(record.process) else "It still runs, or was killed"
+            found.append(f"{ended}; continue it with the same command and --resume.")
     found += [
         f"Part of the run used other code or packages (sodap {environment.sodap}, commit "
         f"{environment.commit or 'unknown'})."
@@ -41,6 +43,8 @@ def problems(run: LoadedRun) -> list[str]:
         for check in run.checks
         if check.passed is False
     ]
+    if verdict := record.verdict:
+        found += [*verdict.warnings, *([verdict.tiny] if verdict.tiny else [])]
     return [*found, *record.stream.notes, *(f"{text}." for text in run.problems)]
 
 

@@ -73,6 +73,7 @@ def report_page(
         title=runs[0].title if len(runs) == 1 else _title(runs),
         opening=_opening(runs),
         unfinished=[run for run in runs if not run.finished],
+        warnings=_warnings(runs),
         sections=sections,
         svgs={name: Markup(svg) for name, svg in svgs.items()},
         version=__version__,
@@ -98,6 +99,18 @@ def _opening(runs: Sequence[LoadedRun]) -> str:
     if len(streams) == 1:
         return f"Domains: {' → '.join(next((r.domains for r in runs if r.stages), []))}."
     return f"Streams: {', '.join(streams)}."
+
+
+def _warnings(runs: Sequence[LoadedRun]) -> list[str]:
+    """What speaks against a few runs; for many it is in the section on what went wrong."""
+    if len(runs) > FEW_RUNS:
+        return []
+    return [
+        sentence if len(runs) == 1 else f"{run.title}: {sentence}"
+        for run in runs
+        if (verdict := run.record.verdict)
+        for sentence in verdict.warnings
+    ]
 
 
 def inline(text: str) -> Markup:

@@ -8,7 +8,8 @@ from typing import Any
 from sodap.errors import SodapError
 from sodap.grids.ablation import METHOD, Ablation
 from sodap.methods.residual_sodap.ablation import FULL, active_parts
-from sodap.reporting.tables.formats import as_csv, as_markdown
+from sodap.reporting.tables.conclusion import conclusion
+from sodap.reporting.tables.formats import as_csv, as_markdown, recall_markdown
 from sodap.reporting.tables.metrics import METRICS, Metric
 from sodap.reporting.tables.results import Result
 from sodap.reporting.tables.stream_table import StreamTable, make_tables
@@ -16,7 +17,7 @@ from sodap.runs.runner import finished_record
 from sodap.storage import write_bytes, write_json
 
 VIEWS = {
-    "Accuracy": ("average_accuracy", "final_average", "macro_f1"),
+    "Accuracy": ("final_average", "average_accuracy", "macro_f1"),
     "Forgetting": ("average_forgetting", "backward_transfer"),
 }
 """Each view compares its first metric with that of the full method."""
@@ -61,6 +62,9 @@ def _markdown(ablation: Ablation, table: StreamTable) -> str:
     ]
     for view in VIEWS:
         lines += ["", f"## {view}", "", as_markdown(table, metrics_of(view), METHOD).rstrip()]
+    if recalls := recall_markdown(table):
+        lines += ["", "## Recall", "", recalls.rstrip()]
+    lines += ["", conclusion(table)]
     parts = list(active_parts(ablation.config(FULL).options))
     lines += ["", "## Parts", "", f"| variant | settings | {' | '.join(parts)} |"]
     lines += [f"|---|---|{':-:|' * len(parts)}"]
@@ -96,6 +100,8 @@ def _json(ablation: Ablation, table: StreamTable) -> dict[str, Any]:
         "changes": list(ablation.changes),
         "config": ablation.config(FULL).model_dump(mode="json"),
         "seeds": list(ablation.seeds),
+        "intervals": "Student's t over seeds, 95 %",
+        "constant": {"answer": table.constant_class, **table.constant},
         "rows": [
             {
                 "variant": variant.name,
@@ -104,6 +110,7 @@ def _json(ablation: Ablation, table: StreamTable) -> dict[str, Any]:
                 "changes": list(variant.changes),
                 "parts": active_parts(ablation.config(variant).options),
                 **rows.get(METHOD if variant == FULL else variant.title, {}),
+                "recall": table.recalls.get(METHOD if variant == FULL else variant.title, {}),
             }
             for variant in ablation.variants
         ],

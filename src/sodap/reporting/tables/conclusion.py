@@ -7,7 +7,7 @@ from sodap.formats import format_score, plural
 from sodap.reporting.tables.metrics import METRICS
 from sodap.reporting.tables.stream_table import MAIN, StreamTable, sees_all_domains
 
-ACCURACY, FORGETTING = "average_accuracy", "average_forgetting"
+ACCURACY, FORGETTING, FINAL = "average_accuracy", "average_forgetting", "final_average"
 
 
 def conclusion(table: StreamTable) -> str:
@@ -20,6 +20,7 @@ def conclusion(table: StreamTable) -> str:
         *_best(table, to_best),
         _least_forgetting(table),
         _constant(table),
+        _never_found(table),
         *_upper_bound(table),
         _incomplete(table),
         _about_p(to_best),
@@ -78,17 +79,28 @@ def _least_forgetting(table: StreamTable) -> str:
 
 
 def _constant(table: StreamTable) -> str:
-    score = table.constant[ACCURACY]
+    """What the constant answer gives, and which methods are no better."""
+    score = table.constant[FINAL]
     assert score is not None
     below = [
         f"`{method}`"
         for method in table.methods
-        if (found := table.mean(method, ACCURACY)) and found.mean <= score
+        if (found := table.mean(method, FINAL)) and found.mean <= score
     ]
     sentence = (
-        f"Always predicting '{table.constant_class}' gives an AvgACC of {format_score(score)}"
+        f"Always answering '{table.constant_class}' gives a final average of {format_score(score)}"
     )
-    return f"{sentence}; not better: {', '.join(below)}." if below else f"{sentence}."
+    return f"{sentence}; no better: {', '.join(below)}." if below else f"{sentence}."
+
+
+def _never_found(table: StreamTable) -> str:
+    """Methods that never find a class, whatever the seed."""
+    found = [
+        f"`{method}` never finds {', '.join(map(repr, missed))}"
+        for method in table.methods
+        if (missed := table.never_found(method))
+    ]
+    return f"{'; '.join(found)}." if found else ""
 
 
 def _upper_bound(table: StreamTable) -> list[str]:

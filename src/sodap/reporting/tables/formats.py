@@ -1,7 +1,7 @@
 """Tables of methods as text for a terminal, Markdown, LaTeX and CSV.
 
 Cells are mean ± standard deviation over seeds. The best mean of a column is bold; the constant
-classifier, variants and methods that see all domains at once are not ranked. A difference is bold
+answer, variants and methods that see all domains at once are not ranked. A difference is bold
 if it is significant, corrected for all differences of its column. With fewer than `MIN_SEEDS`
 common seeds nothing is bold.
 """
@@ -18,11 +18,14 @@ from rich.table import Table as TextTable
 from rich.text import Text
 
 from sodap.evaluation import MIN_SEEDS
-from sodap.formats import MISSING
+from sodap.formats import MISSING, format_score
 from sodap.reporting.tables.metrics import Metric
 from sodap.reporting.tables.stream_table import CONSTANT, StreamTable
 from sodap.reporting.tables.table import Cell, difference_cell
 
+MAX_CLASSES = 12
+"""Most classes of a table of recalls."""
+RECALL_LEGEND = "Recall of each class after the last stage, over all domains. Bold: never found."
 MAIN_METRICS = ("average_accuracy", "average_forgetting", "final_average")
 """Metrics of the first table on a narrow terminal."""
 
@@ -61,7 +64,7 @@ def legend(table: StreamTable, metrics: Sequence[Metric], against: str) -> str:
     if not enough and not any(table.winners(metric) for metric in metrics):
         return f"Fewer than {MIN_SEEDS} seeds in common: no intervals, and nothing is bold."
     return (
-        "In brackets: 95 % bootstrap interval over seeds. Bold: the best of a column, and a "
+        "In brackets: 95 % Student's t interval over seeds. Bold: the best of a column, and a "
         "difference that is more than the noise between seeds."
     )
 
@@ -79,9 +82,45 @@ def as_text(
 
 
 def _text_table(table: StreamTable, metrics: Sequence[Metric], against: str | None) -> TextTable:
-    shown = TextTable(box=None, pad_edge=False, padding=(0, 1, 0, 0), header_style="dim")
     heads = ["method", "n", *(metric.short or metric.title for metric in metrics)]
     heads += method_heads(metrics, against)[len(heads) :]
+    return _text_grid(heads, method_rows(table, metrics, against, plus="±"))
+
+
+def recall_rows(table: StreamTable) -> tuple[list[str], list[list[Cell]]]:
+    """Heads, and rows of method and mean recall of each class; never found is bold.
+
+    No rows if the records have no confusion matrices, or too many classes for a table.
+    """
+    classes = list(dict.fromkeys(name for found in table.recalls.values() for name in found))
+    if not classes or len(classes) > MAX_CLASSES:
+        return [], []
+    rows = []
+    for method in table.methods:
+        missed = table.never_found(method)
+        cells = [
+            Cell(format_score(table.recall(method, name)), bold=name in missed) for name in classes
+        ]
+        rows.append([Cell(method), *cells])
+    constant = [Cell("1.000" if name == table.constant_class else "0.000") for name in classes]
+    return ["method", *classes], [*rows, [Cell(CONSTANT), *constant]]
+
+
+def recall_text(table: StreamTable) -> list[TextTable | Text]:
+    """Recall of each class for a terminal; empty if it is not known."""
+    heads, rows = recall_rows(table)
+    return [Text(RECALL_LEGEND), _text_grid(heads, rows)] if rows else []
+
+
+def recall_markdown(table: StreamTable) -> str:
+    """Recall of each class; empty if it is not known."""
+    heads, rows = recall_rows(table)
+    shown = [[_markdown_name(row[0].text), *row[1:]] for row in rows]
+    return f"{RECALL_LEGEND}\n\n{markdown_table(heads, shown)}" if rows else ""
+
+
+def _text_grid(heads: Sequence[str], rows: Sequence[Sequence[Cell]]) -> TextTable:
+    shown = TextTable(box=None, pad_edge=False, padding=(0, 1, 0, 0), header_style="dim")
     for place, head in enumerate(heads):
         # Only the names of methods may be cut: a number that is cut is another number.
         shown.add_column(
@@ -90,7 +129,7 @@ def _text_table(table: StreamTable, metrics: Sequence[Metric], against: str | No
             no_wrap=place > 0,
             overflow="fold",
         )
-    for row in method_rows(table, metrics, against, plus="±"):
+    for row in rows:
         shown.add_row(
             *(f"[bold]{escape(cell.text)}[/]" if cell.bold else escape(cell.text) for cell in row)
         )

@@ -75,18 +75,17 @@ METRICS: Mapping[str, Metric] = {
     )
 }
 
-SCORES = tuple(metric for metric in METRICS.values() if metric.unit == "score")
-
-MEANINGS = {
-    "AvgACC": "accuracy on the domains learned so far, averaged over the stages",
-    "AvgF": "highest accuracy that a domain ever had minus its final accuracy, averaged over all "
-    "domains but the last; 0 is best",
-    "final": "accuracy after the last stage, averaged over the learned domains",
-    "BWT": "final accuracy of a domain minus its accuracy right after its own stage, averaged over "
-    "all domains but the last; negative is a loss",
-    "macro-F1": "F1 after the last stage, averaged over the classes and the learned domains",
-}
-"""Meaning of the scores, by title."""
+SCORES = tuple(
+    METRICS[key]
+    for key in (
+        "final_average",
+        "average_accuracy",
+        "average_forgetting",
+        "backward_transfer",
+        "macro_f1",
+    )
+)
+"""Scores of a page about runs: first what the model is worth in the end."""
 
 
 def find_metrics(names: Iterable[str]) -> list[Metric]:

@@ -12,6 +12,7 @@ from sodap.evaluation import (
     PairedDifference,
     SeedMean,
     accuracy,
+    constant_answer,
     constant_confusions,
     holm,
     macro_f1,
@@ -27,7 +28,7 @@ from sodap.runs.record import RunRecord
 
 MAIN = "residual-sodap"
 CONSTANT = "constant"
-"""Row of the classifier that always predicts the most frequent class of the first domain."""
+"""Row of the best constant answer (`sodap.evaluation.constant`)."""
 
 
 @dataclass(frozen=True)
@@ -40,13 +41,17 @@ class StreamTable:
     scores: Mapping[str, Mapping[str, Mapping[int, float]]]
     """method -> metric -> seed -> score"""
     constant: Mapping[str, float | None]
-    """Scores of the constant classifier by metric."""
+    """Scores of the constant answer by metric."""
     constant_class: str
-    """Class that the constant classifier predicts."""
+    """Class of the constant answer."""
     variants: Mapping[str, str] = field(default_factory=dict)
     """Rows with changed options -> row of the unchanged method."""
     unequal: Sequence[str] = ()
     """Sentences about settings that differ between rows and should be equal."""
+    recalls: Mapping[str, Mapping[str, Mapping[int, float]]] = field(default_factory=dict)
+    """method -> class -> seed -> recall after the last stage, over the images of all domains.
+
+    Kept results have none."""
 
     @property
     def title(self) -> str:
@@ -89,6 +94,16 @@ class StreamTable:
         """Mean over seeds; None if the metric is not defined, such as AvgF after one stage."""
         found = self.scores[method][metric]
         return mean_over_seeds([found[seed] for seed in sorted(found)]) if found else None
+
+    def recall(self, method: str, name: str) -> float | None:
+        """Mean recall of a class over seeds; None if it is not known."""
+        found = self.recalls.get(method, {}).get(name, {})
+        return sum(found.values()) / len(found) if found else None
+
+    def never_found(self, method: str) -> list[str]:
+        """Classes that a method finds in no image of a learned domain, with any seed."""
+        known = self.recalls.get(method, {})
+        return [name for name, found in known.items() if found and not any(found.values())]
 
     def difference(self, first: str, second: str, metric: str) -> PairedDifference | None:
         """`first` minus `second` over their common seeds; None if there are none."""
@@ -172,7 +187,7 @@ def _table(stream: str, backbone: str, rows: Mapping[str, Mapping[int, Result]])
             if value is not None:
                 scores[row][key][record.config.seed] = float(value)
     some = runs[0][1]
-    constant, constant_class = _constant(some)
+    constant, constant_class = constant_scores(some)
     return StreamTable(
         stream,
         backbone,
@@ -182,16 +197,29 @@ def _table(stream: str, backbone: str, rows: Mapping[str, Mapping[int, Result]])
         constant_class,
         {row: record.config.method for row, record in runs if record.variant},
         unequal_settings(rows),
+        {row: _recalls(found) for row, found in rows.items()},
     )
 
 
-def _constant(record: RunRecord) -> tuple[dict[str, float | None], str]:
-    """Scores of the constant classifier on the stream of `record`, and the class it predicts."""
-    counts = [domain.counts for domain in record.stream.domains]
-    first = counts[0].train
-    confusions = constant_confusions(first, [each.test for each in counts])
+def _recalls(runs: Mapping[int, Result]) -> dict[str, dict[int, float]]:
+    """class -> seed -> recall, for the runs of one row."""
+    found: dict[str, dict[int, float]] = {}
+    for seed, result in runs.items():
+        verdict = result.record.verdict
+        for name, right, count in verdict.recalls if verdict else ():
+            found.setdefault(name, {})
+            if count:
+                found[name][seed] = right / count
+    return found
+
+
+def constant_scores(record: RunRecord) -> tuple[dict[str, float | None], str]:
+    """Scores of the constant answer on the stream of `record`, and its class."""
+    tests = [domain.counts.test for domain in record.stream.domains]
     stages = len(record.R.accuracy)  # it learns nothing, so every row of R is the same
+    answer = constant_answer(tests[:stages])
+    confusions = constant_confusions(answer, tests)
     scores = summary([[accuracy(matrix) for matrix in confusions]] * stages)
     f1 = summary([[macro_f1(matrix) for matrix in confusions]] * stages)["final_average"]
-    prediction = record.stream.classes[first.index(max(first))]
-    return {**scores, "macro_f1": f1, "trainable_parameters": 0.0, "stored_bytes": 0.0}, prediction
+    answer_name = record.stream.classes[answer]
+    return {**scores, "macro_f1": f1, "trainable_parameters": 0.0, "stored_bytes": 0.0}, answer_name

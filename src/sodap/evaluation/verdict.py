@@ -1,0 +1,147 @@
+"""Whether a run is better than a constant answer, and which classes it never finds, in words."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from sodap.evaluation.confusion import accuracy
+from sodap.evaluation.constant import constant_answer, constant_confusions
+from sodap.evaluation.intervals import metric_intervals
+from sodap.evaluation.matrix import final_average
+from sodap.evaluation.proportions import Interval, tiny_tests
+
+MAX_NAMED = 6
+"""Most classes that a sentence names."""
+SAME = 1e-9
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """The final average of a run, beside what a constant answer would give."""
+
+    final: float
+    """Mean accuracy on the learned domains after the last stage."""
+    interval: Interval | None
+    """Of `final`, over other test images; None without images."""
+    constant: float
+    """Final average of the best constant answer."""
+    answer: str
+    """Class of the constant answer."""
+    recalls: Sequence[tuple[str, int, int]]
+    """For each class: its name, how many test images are recognised, and how many there are.
+
+    Of all learned domains together; empty if the confusion matrices are not known."""
+    warnings: Sequence[str]
+    """What speaks against the run, a sentence each."""
+    tiny: str
+    """A sentence about test splits that are too small to measure much; empty if none is."""
+
+
+def judge(
+    results: Sequence[Sequence[float]],
+    confusions: Sequence[NDArray[np.int64]],
+    tests: Sequence[Sequence[int]],
+    classes: Sequence[str],
+    domains: Sequence[str],
+) -> Verdict:
+    """Judge R `[T, domains]` and the confusion matrices `[C, C]` of the last stage.
+
+    `confusions` may be empty; `tests` are the test counts `[C]` of each domain.
+    """
+    learned = len(results)
+    tests, domains, confusions = tests[:learned], domains[:learned], confusions[:learned]
+    counts = [sum(each) for each in tests]
+    label = constant_answer(tests)
+    constant = float(np.mean([accuracy(each) for each in constant_confusions(label, tests)]))
+    final = final_average(results)
+    ends = metric_intervals(results, counts)["final_average"]
+    pooled = np.sum(confusions, axis=0) if len(confusions) else np.zeros((0, 0), np.int64)
+    recalls = [
+        (name, int(row[place]), int(row.sum()))
+        for place, (name, row) in enumerate(zip(classes, pooled, strict=False))
+    ]
+    return Verdict(
+        final,
+        ends,
+        constant,
+        classes[label],
+        recalls,
+        [
+            *_against_constant(final, ends, constant, classes[label]),
+            *_never_found(pooled, confusions, classes, domains),
+        ],
+        tiny_tests(list(zip(domains, counts, strict=True))),
+    )
+
+
+def _against_constant(
+    final: float, ends: Interval | None, constant: float, answer: str
+) -> list[str]:
+    if final <= constant + SAME:
+        return [
+            f"No better than always answering '{answer}', which gives a final average of "
+            f"{constant:.3f}; the model has {final:.3f}."
+        ]
+    if ends is not None and ends.low <= constant:
+        return [
+            f"Not clearly better than always answering '{answer}', which gives a final average of "
+            f"{constant:.3f}: with so few test images, that of the model, {final:.3f}, can be "
+            f"anything from {ends.low:.3f} to {ends.high:.3f}."
+        ]
+    return []
+
+
+def _never_found(
+    pooled: NDArray[np.int64],
+    confusions: Sequence[NDArray[np.int64]],
+    classes: Sequence[str],
+    domains: Sequence[str],
+) -> list[str]:
+    """Sentences about classes that are never predicted right, in all domains or in one."""
+    if not len(confusions):
+        return []
+    everywhere = _only_answer(pooled)
+    if everywhere is not None:
+        return [f"Every answer is '{classes[everywhere]}'; no other class is ever found."]
+    missed = _missed(pooled)
+    sentences = [_capital(f"{_named(missed, pooled, classes)}.")] if missed else []
+    for domain, matrix in zip(domains, confusions, strict=True):
+        only = _only_answer(matrix)
+        if only is not None:
+            sentences.append(f"In {domain} every answer is '{classes[only]}'.")
+        elif here := [label for label in _missed(matrix) if label not in missed]:
+            sentences.append(f"In {domain}: {_named(here, matrix, classes)}.")
+    return sentences
+
+
+def _capital(sentence: str) -> str:
+    return sentence[:1].upper() + sentence[1:]
+
+
+def _missed(matrix: NDArray[np.int64]) -> list[int]:
+    """Classes with images of which none is recognised."""
+    return [label for label, row in enumerate(matrix) if row.any() and not row[label]]
+
+
+def _only_answer(matrix: NDArray[np.int64]) -> int | None:
+    """The only class that is predicted, if there are images of others; else None."""
+    predicted = np.flatnonzero(matrix.sum(0))
+    several = np.count_nonzero(matrix.sum(1)) > 1
+    return int(predicted[0]) if several and len(predicted) == 1 else None
+
+
+def _named(labels: Sequence[int], matrix: NDArray[np.int64], classes: Sequence[str]) -> str:
+    """`class 'PDR' is never found (0 of 34 test images)`"""
+    if len(labels) == 1:
+        count = int(matrix[labels[0]].sum())
+        images = "test image" if count == 1 else "test images"
+        return f"class '{classes[labels[0]]}' is never found (0 of {count} {images})"
+    some = ", ".join(
+        f"'{classes[label]}' (0 of {int(matrix[label].sum())})" for label in labels[:MAX_NAMED]
+    )
+    more = f" and {len(labels) - MAX_NAMED} more" if len(labels) > MAX_NAMED else ""
+    return f"classes {some}{more} are never found"
