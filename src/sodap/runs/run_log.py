@@ -81,8 +81,8 @@ class RunLog:
             under_way = StageUnderWay.model_validate(
                 {"stage": self._under_way.stage, "begun": self._under_way.begun}
             )
-        now = {"status": status, "note": note, "under_way": under_way}
-        now["process"] = self.process if status == "running" else None
+        process = self.process if status == "running" else None
+        now = {"status": status, "note": note, "under_way": under_way, "process": process}
         changed = (len(self.stages), now) != self._written  # not from one epoch to the next
         if changed:
             self._written = (len(self.stages), now)
