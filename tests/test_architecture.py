@@ -20,7 +20,7 @@ LAYERS = [
     ["prompting", "preserving", "drift", "balancing"],
     ["methods"],
     ["execution"],
-    ["learning"],
+    ["learning", "probing"],
     ["runs", "testing"],
     ["grids"],
     ["reporting"],

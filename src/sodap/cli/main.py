@@ -233,6 +233,36 @@ def report(
     run_report(console, runs, out, images=images, composed=compose, against=against)
 
 
+@app.command()
+def probe(
+    place: Annotated[Path, typer.Argument(metavar="RUN|MODEL", help="Folder of a run or a model.")],
+    stream: Annotated[
+        str | None, typer.Option(help="Stream with the images, to probe a model without a run.")
+    ] = None,
+    data: Annotated[str | None, typer.Option(help="Folder of the data sets of --stream.")] = None,
+    split: Annotated[str, typer.Option(help="Images to look at: val or test.")] = "val",
+    images: Annotated[int, typer.Option(min=1, help="Largest number of images per domain.")] = 200,
+    layers: Annotated[
+        bool, typer.Option("--layers", help="Also take parts away layer by layer; takes longer.")
+    ] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="Print all numbers as JSON.")] = False,
+) -> None:
+    """Measure what routing, memory and prompts of a trained model do for its answers."""
+    _check_exist([place])
+    from sodap.cli.probe import run_probe
+
+    run_probe(
+        console,
+        place,
+        stream=stream,
+        data=data,
+        split=split,
+        images=images,
+        layers=layers,
+        as_json=as_json,
+    )
+
+
 def _check_exist(places: list[Path]) -> None:
     """Raise an error for a missing path, before slow imports."""
     for place in places:

@@ -27,6 +27,7 @@ def run_recipe(
     folder = out or Path("runs") / name
 
     from sodap.backbones import fetch_weights
+    from sodap.cli.probe import warn_of_inert_parts
     from sodap.cli.progress import RunProgress
     from sodap.cli.result import show_result
     from sodap.runs.callback import Callbacks
@@ -59,6 +60,7 @@ def run_recipe(
         print("sodap: interrupted; continue with the same command and --resume", file=sys.stderr)
         raise typer.Exit(130) from None
     show_result(console, record, config.method)
+    warn_of_inert_parts(folder)
     console.print(f"All files of this run: {folder}", markup=False)
 
 

@@ -16,7 +16,7 @@ from sodap.execution.cuda_graphs import GraphedCallable, pad_rows
 from sodap.execution.eager import compiled_only_if
 from sodap.execution.runtime import Runtime
 from sodap.methods.base import Method
-from sodap.prompting import Routing
+from sodap.prompting import NOTHING, Inspection, Intervention, Routing
 from sodap.streams import BatchLoader, Split
 
 EVALUATION_BATCH = 256
@@ -112,6 +112,13 @@ class Forward:
         method, runtime = self.method.eval(), self.runtime
         with compiled_only_if(False), runtime.tf32(method), runtime.autocast():
             return method.routing(method.backbone.prepare(images.to(runtime.device)))
+
+    @torch.inference_mode()
+    def inspect(self, images: Tensor, intervention: Intervention = NOTHING) -> Inspection | None:
+        """A pass seen from inside, as `Method.inspect` returns it."""
+        method, runtime = self.method.eval(), self.runtime
+        with compiled_only_if(False), runtime.tf32(method), runtime.autocast():
+            return method.inspect(method.backbone.prepare(images.to(runtime.device)), intervention)
 
     def _has_hooks(self) -> bool:
         """Whether any module has forward hooks, which a replay would not call."""

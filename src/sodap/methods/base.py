@@ -16,7 +16,7 @@ import torch
 from pydantic import BaseModel, ConfigDict
 from torch import Tensor, nn
 
-from sodap.prompting import Routing
+from sodap.prompting import NOTHING, Inspection, Intervention, Routing
 from sodap.randomness import Randomness
 
 if TYPE_CHECKING:
@@ -121,6 +121,8 @@ class Method(nn.Module, ABC):
     without_decay: ClassVar[tuple[str, ...]] = ()
     """Name patterns of parameters (`pool.*`) without weight decay, besides all biases and other
     vectors, which never decay."""
+    routed_to: ClassVar[str] = "prompt"
+    """What `inspect` weights: prompts, or what takes their place."""
     not_compiled: ClassVar[str] = ""
     """Why `torch.compile` of `forward` cannot work, in one sentence; empty if it does."""
 
@@ -179,6 +181,18 @@ class Method(nn.Module, ABC):
 
     def routing(self, images: Tensor) -> list[Routing] | None:
         """Prompts selected by each image, per layer; None for a method without prompts."""
+        return None
+
+    def inspect(self, images: Tensor, intervention: Intervention = NOTHING) -> Inspection | None:
+        """Logits, and what each image selects in each layer; None for a method without routing.
+
+        The intervention takes a part away, as `sodap.probing` does to measure what it is worth.
+        Without one the logits are those of `forward`.
+        """
+        return None
+
+    def memory_slots(self) -> tuple[Tensor, Tensor] | None:
+        """Keys and values `[M, D]` of a memory that all images read; None without one."""
         return None
 
     def prompt_values(self) -> Tensor | None:

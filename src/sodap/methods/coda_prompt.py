@@ -19,6 +19,7 @@ from sodap.methods.parts.growing_pool import orthogonality_penalty, weighted_pre
 from sodap.methods.parts.growing_prompts import GrowingPrefixes, GrowingPrefixesConfig, Length, Rows
 from sodap.methods.parts.similarity import attended_cosine_similarity
 from sodap.methods.registry import register_method
+from sodap.prompting import Inspector
 
 FIRST_RELEASE_FACTOR = 1e-6
 """Hidden factor of the penalty in the first public release, under which the paper's weight of 0.1
@@ -49,8 +50,8 @@ class CodaPrompt(GrowingPrefixes):
 
     config: CodaPromptConfig
 
-    def features(self, images: Tensor) -> Tensor:
-        keys, values = self.prefixes(self.frozen_features(images))
+    def features(self, images: Tensor, inspector: Inspector | None = None) -> Tensor:
+        keys, values = self.prefixes(self.frozen_features(images), inspector)
 
         def prefix(layer: int, tokens: Tensor) -> tuple[Tensor, Tensor] | None:
             return (keys[layer], values[layer]) if layer < len(keys) else None
@@ -58,13 +59,15 @@ class CodaPrompt(GrowingPrefixes):
         features: Tensor = self.backbone(images, prefix=prefix)
         return features
 
-    def prefixes(self, query: Tensor) -> tuple[Tensor, Tensor]:
+    def prefixes(self, query: Tensor, inspector: Inspector | None = None) -> tuple[Tensor, Tensor]:
         """Keys and values of all layers: `[B, D] -> [L, B, length / 2, D]` twice."""
         assert self.pool.attention is not None
         keys, prompts = self.pool.keys.rows, self.pool.prompts.rows
         attention = self.pool.attention.rows
         with torch.autocast(query.device.type, enabled=False):
             weights = attended_cosine_similarity(query.to(keys.dtype), attention, keys)
+            if inspector is not None:
+                weights = torch.stack([inspector(each) for each in weights])
             return weighted_prefix(weights, prompts, self.pool.width)
 
     def losses(self, batch: Batch) -> dict[str, Tensor]:

@@ -16,9 +16,17 @@ from torch import Tensor, nn
 
 from sodap.errors import SodapError
 from sodap.methods.base import Batch, MethodConfig, Observations, StageInfo
-from sodap.methods.parts.query_key import QueryKeyConfig, QueryKeyMethod, most_similar, pull_loss
+from sodap.methods.parts.query_key import (
+    QueryKeyConfig,
+    QueryKeyMethod,
+    chosen_after,
+    equal_weights,
+    most_similar,
+    pull_loss,
+)
 from sodap.methods.parts.similarity import cosine_similarity
 from sodap.methods.registry import register_method
+from sodap.prompting import NOTHING, Inspection, Intervention
 from sodap.randomness import Randomness
 
 if TYPE_CHECKING:
@@ -126,6 +134,19 @@ class DualPrompt(QueryKeyMethod):
         chosen = most_similar(similarity, self.config.top_k, vote=self.config.faithful)  # [B, k]
         logits: Tensor = self.head(self.prompted_features(images, experts[:, :, chosen]))
         return logits
+
+    @torch.no_grad()
+    def inspect(self, images: Tensor, intervention: Intervention = NOTHING) -> Inspection:
+        """All expert layers get the experts that an image chooses; general prompts stay."""
+        experts, keys = self._candidates()
+        similarity = cosine_similarity(self.frozen_features(images), keys)
+        chosen = most_similar(similarity, self.config.top_k, vote=self.config.faithful)
+        current = self._rows(max(self.stage, 1))
+        rows = torch.arange(len(keys), device=keys.device)
+        selection = equal_weights(chosen, (rows >= current.start) & (rows < current.stop))
+        chosen, kept = chosen_after(intervention, selection, self.config.top_k)
+        left = experts[:, :, chosen] * kept[..., None, None]
+        return Inspection(self.head(self.prompted_features(images, left)), [selection], [])
 
     def losses(self, batch: Batch) -> dict[str, Tensor]:
         """In training every image gets the slice of the current stage."""

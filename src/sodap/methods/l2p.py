@@ -14,9 +14,17 @@ from pydantic import Field
 from torch import Tensor, nn
 
 from sodap.methods.base import Batch, MethodConfig, Observations, StageInfo
-from sodap.methods.parts.query_key import QueryKeyConfig, QueryKeyMethod, most_similar, pull_loss
+from sodap.methods.parts.query_key import (
+    QueryKeyConfig,
+    QueryKeyMethod,
+    chosen_after,
+    equal_weights,
+    most_similar,
+    pull_loss,
+)
 from sodap.methods.parts.similarity import cosine_similarity
 from sodap.methods.registry import register_method
+from sodap.prompting import NOTHING, Inspection, Intervention
 from sodap.randomness import Randomness
 
 if TYPE_CHECKING:
@@ -53,12 +61,18 @@ class L2P(QueryKeyMethod):
         self.register_buffer("trained", torch.zeros(c.pool_size, dtype=torch.bool))
         self._chosen: Tensor | None = None
 
-    def prompted_features(self, images: Tensor, chosen: Tensor) -> Tensor:
+    def prompted_features(
+        self, images: Tensor, chosen: Tensor, kept: Tensor | None = None
+    ) -> Tensor:
         """Mean `[B, D]` of the tokens of the prompts `chosen` `[B, k]` after the final norm.
 
         Prompts enter after CLS and have no position embedding, so their order does not matter.
+        Those that are not `kept` `[B, k]` are zero.
         """
-        prompts = self.prompts[chosen].flatten(1, 2)  # [B, k L, D]
+        prompts = self.prompts[chosen]  # [B, k, L, D]
+        if kept is not None:
+            prompts = prompts * kept[..., None, None]
+        prompts = prompts.flatten(1, 2)  # [B, k L, D]
         first = self.backbone.prefix_tokens
 
         def port(layer: int, tokens: Tensor) -> Tensor:
@@ -70,13 +84,24 @@ class L2P(QueryKeyMethod):
         return self.backbone.norm(last).float().mean(1)
 
     def forward(self, images: Tensor) -> Tensor:
+        logits: Tensor = self.head(self.prompted_features(images, self.choose(images)))
+        return logits
+
+    def choose(self, images: Tensor) -> Tensor:
+        """Prompts that each image chooses at test, `[B, k]`."""
         similarity = cosine_similarity(self.frozen_features(images), self.keys)
         if not self.config.faithful:
             # Untrained keys are similar to an image only by chance: rank them last.
             similarity = torch.where(self.trained, similarity, similarity - 4)
-        chosen = most_similar(similarity, self.config.top_k, vote=self.config.faithful)
-        logits: Tensor = self.head(self.prompted_features(images, chosen))
-        return logits
+        return most_similar(similarity, self.config.top_k, vote=self.config.faithful)
+
+    @torch.no_grad()
+    def inspect(self, images: Tensor, intervention: Intervention = NOTHING) -> Inspection:
+        chosen = self.choose(images)
+        selection = equal_weights(chosen, torch.ones_like(self.trained))
+        chosen, kept = chosen_after(intervention, selection, self.config.top_k)
+        logits = self.head(self.prompted_features(images, chosen, kept))
+        return Inspection(logits, [selection], [])
 
     def losses(self, batch: Batch) -> dict[str, Tensor]:
         similarity = cosine_similarity(self.frozen_features(batch.images), self.keys)

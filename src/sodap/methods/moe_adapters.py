@@ -31,9 +31,11 @@ from sodap.methods.base import (
     tensor_bytes,
 )
 from sodap.methods.parts.domain_selector import DomainSelector
-from sodap.methods.parts.experts import ExpertBlock
+from sodap.methods.parts.experts import ExpertBlock, Gates
 from sodap.methods.parts.text_head import clip_text_head
 from sodap.methods.registry import register_method
+from sodap.prompting import NOTHING, Inspection, Intervention, Selection
+from sodap.prompting.inspection import strongest
 from sodap.randomness import Randomness
 
 if TYPE_CHECKING:
@@ -95,6 +97,7 @@ class MoeAdapters(Method):
     Config = MoeAdaptersConfig
     # Decay would shrink experts that only the routers of earlier domains choose.
     without_decay = ("blocks.*",)
+    routed_to = "expert"
 
     config: MoeAdaptersConfig
 
@@ -132,11 +135,37 @@ class MoeAdapters(Method):
         return {"ce": F.cross_entropy(logits, batch.labels)}
 
     def forward(self, images: Tensor) -> Tensor:
-        noise = None
-        if self.config.faithful:  # the same draw for every batch, to be reproducible
-            noise = self.randomness.generator("noise at test", device=images.device)
-        logits: Tensor = self.head(self._features(images, self._domain_of(images), noise=noise))
+        domain, noise = self._domain_of(images), self._noise_at_test(images)
+        logits: Tensor = self.head(self._features(images, domain, noise=noise))
         return logits
+
+    def _noise_at_test(self, images: Tensor) -> torch.Generator | None:
+        """The same draw for every batch, to be reproducible; None if there is no noise."""
+        if not self.config.faithful:
+            return None
+        return self.randomness.generator("noise at test", device=images.device)
+
+    @torch.no_grad()
+    def inspect(self, images: Tensor, intervention: Intervention = NOTHING) -> Inspection:
+        """Experts take the place of prompts; those that are not frozen are the active ones."""
+        domain, noise = self._domain_of(images), self._noise_at_test(images)
+        blocks = list(self._blocks())
+        selections: list[Selection] = []
+
+        def adapters(layer: int, tokens: Tensor) -> Tensor:
+            block = blocks[layer]
+            weights = block.route(tokens[:, 0], domain, noise).dense(block.experts)
+            selections.append(Selection(weights, ~block.frozen))
+            expert, weight = strongest(intervention.weights(layer, selections[-1]), block.top_k)
+            if intervention.fixed is not None and intervention.touches(
+                layer
+            ):  # the most used experts share the whole weight
+                weight = weight / weight.sum(-1, keepdim=True)
+            added: Tensor = block(tokens, Gates(expert, weight))
+            return added
+
+        features = cast(Tensor, self.backbone(images, parallel=adapters)).float()
+        return Inspection(self.head(features), selections, [])
 
     def _features(
         self,

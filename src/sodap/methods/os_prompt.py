@@ -25,6 +25,7 @@ from sodap.methods.parts.growing_pool import GrowingPool, weighted_prefix
 from sodap.methods.parts.growing_prompts import GrowingPrefixes, GrowingPrefixesConfig, Length, Rows
 from sodap.methods.parts.similarity import cosine_similarity
 from sodap.methods.registry import register_method
+from sodap.prompting import Inspector
 
 QueryDistance = Literal["sim", "feat"]
 
@@ -39,8 +40,9 @@ class OSPromptConfig(GrowingPrefixesConfig):
 class QueriedPrefixes:
     """The `prefix` of one pass through the backbone; keeps the queries of all layers."""
 
-    def __init__(self, pool: GrowingPool) -> None:
+    def __init__(self, pool: GrowingPool, inspector: Inspector | None = None) -> None:
         self.width = pool.width
+        self.inspector = inspector
         self.keys = pool.keys.rows  # [L, N, D]
         self.prompts = pool.prompts.rows  # [L, N, length · D]
         self._queries: list[Tensor] = []  # [B, D] each
@@ -52,6 +54,8 @@ class QueriedPrefixes:
             query = tokens[:, 0].to(self.keys.dtype)
             self._queries.append(query)
             weights = cosine_similarity(query, self.keys[layer])
+            if self.inspector is not None:
+                weights = self.inspector(weights)
             return weighted_prefix(weights, self.prompts[layer], self.width)
 
     @property
@@ -70,8 +74,8 @@ class OSPrompt(GrowingPrefixes):
 
     config: OSPromptConfig
 
-    def features(self, images: Tensor) -> Tensor:
-        features: Tensor = self.backbone(images, prefix=QueriedPrefixes(self.pool))
+    def features(self, images: Tensor, inspector: Inspector | None = None) -> Tensor:
+        features: Tensor = self.backbone(images, prefix=QueriedPrefixes(self.pool, inspector))
         return features
 
 

@@ -27,6 +27,7 @@ from sodap.methods.parts.growing_pool import GrowingPool
 from sodap.methods.parts.growing_prompts import GrowingPrompts
 from sodap.methods.parts.similarity import cosine_similarity
 from sodap.methods.registry import register_method
+from sodap.prompting import Inspector
 
 
 class UniPromptConfig(MethodConfig):
@@ -63,14 +64,15 @@ class UniPrompt(GrowingPrompts):
     def rows_per_stage(self) -> int:
         return max(1, round(self.config.growth * self.config.pool_size))
 
-    def features(self, images: Tensor) -> Tensor:
+    def features(self, images: Tensor, inspector: Inspector | None = None) -> Tensor:
         keys, prompts = self.pool.keys.rows[0], self.pool.prompts.rows[0]  # [N, D] both
 
         def port(layer: int, tokens: Tensor) -> Tensor:
             if layer >= self.config.layers:
                 return tokens
             with torch.autocast(tokens.device.type, enabled=False):
-                prompt = self.prompt_weights(tokens[:, 0].to(keys.dtype), keys) @ prompts
+                weights = self.prompt_weights(tokens[:, 0].to(keys.dtype), keys)
+                prompt = (weights if inspector is None else inspector(weights)) @ prompts
             token = prompt.to(tokens.dtype).unsqueeze(1)
             return torch.cat([token, tokens] if self.config.faithful else [tokens, token], dim=1)
 

@@ -6,6 +6,13 @@ The equations as they are printed. `sodap.prompting.fast` computes the same fast
 from sodap.prompting.adapter import Adapter
 from sodap.prompting.enhancer import QueryEnhancer
 from sodap.prompting.entmax import entmax
+from sodap.prompting.inspection import (
+    NOTHING,
+    Inspection,
+    Inspector,
+    Intervention,
+    Selection,
+)
 from sodap.prompting.losses import diversity_loss, norm_loss
 from sodap.prompting.memory import MemoryBank
 from sodap.prompting.options import PromptingOptions
@@ -14,8 +21,12 @@ from sodap.prompting.prompter import Prompter, PromptPass
 from sodap.prompting.routing import Groups, Router, Routing
 
 __all__ = [
+    "NOTHING",
     "Adapter",
     "Groups",
+    "Inspection",
+    "Inspector",
+    "Intervention",
     "MemoryBank",
     "PromptPass",
     "PromptPool",
@@ -24,6 +35,7 @@ __all__ = [
     "QueryEnhancer",
     "Router",
     "Routing",
+    "Selection",
     "diversity_loss",
     "entmax",
     "norm_loss",

@@ -48,12 +48,19 @@ class MemoryBank(nn.Module):
         self.to_value = _projection(width, generator)
         self.to_output = _projection(width, generator)
 
-    def forward(self, query: Tensor) -> tuple[Tensor, Tensor]:
-        """Read with queries ``[B, D]``: retrieved ``[B, D]`` and attention ``[B, H, M]``."""
+    def forward(
+        self, query: Tensor, keys: Tensor | None = None, values: Tensor | None = None
+    ) -> tuple[Tensor, Tensor]:
+        """Read with queries ``[B, D]``: retrieved ``[B, D]`` and attention ``[B, H, M]``.
+
+        ``keys`` and ``values`` ``[M, D]`` replace the slots in this read.
+        """
+        keys = self.keys if keys is None else keys
+        values = self.values if values is None else values
         q = self.split_heads(self.to_query(standardise(query)))  # [H, B, D/H]
         # Cloned, so that a write between forward and backward leaves the graph intact.
-        k = self.split_heads(self.to_key(self.keys.clone()))  # [H, M, D/H]
-        v = self.split_heads(self.to_value(self.values.clone()))
+        k = self.split_heads(self.to_key(keys.clone()))  # [H, M, D/H]
+        v = self.split_heads(self.to_value(values.clone()))
         attention = (q @ k.mT / k.shape[-1] ** 0.5).softmax(-1)  # [H, B, M]
         answers = (attention @ v).transpose(0, 1).flatten(1)  # [B, D]
         retrieved: Tensor = self.to_output(answers)

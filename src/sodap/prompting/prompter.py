@@ -6,6 +6,7 @@ import torch
 from torch import Tensor, nn
 
 from sodap.prompting.adapter import Adapter
+from sodap.prompting.inspection import NOTHING, Intervention, Selection
 from sodap.prompting.losses import diversity_loss, norm_loss
 from sodap.prompting.memory import MemoryBank
 from sodap.prompting.options import PromptingOptions
@@ -19,6 +20,7 @@ class PromptedLayer(NamedTuple):
     cls: Tensor  # [B, D], the CLS token that the block gets
     weights: Tensor  # [B, N], routing weights
     attention: Tensor | None  # [B, H, M], attention to the memory bank
+    retrieved: Tensor | None = None  # [B, D], what it read there; only of the plain form
 
 
 class Prompter(nn.Module):
@@ -76,32 +78,50 @@ class Prompter(nn.Module):
             else None
         )
 
-    def start(self) -> "PromptPass":
-        """Start a forward pass: an object that the backbone calls before each of its blocks."""
+    def start(self, intervention: Intervention = NOTHING) -> "PromptPass":
+        """Start a forward pass: an object that the backbone calls before each of its blocks.
+
+        An intervention changes this pass only, to measure what a part does.
+        """
         size = self.pool.size
-        return PromptPass(self, self.pool.keys[:, :size], self.pool.values[:, :size])
+        keys, values = self.pool.keys[:, :size], self.pool.values[:, :size]
+        return PromptPass(self, keys, values, intervention)
 
     def prompt(
-        self, layer: int, query: Tensor, context: Tensor, keys: Tensor, values: Tensor
+        self,
+        layer: int,
+        query: Tensor,
+        context: Tensor,
+        keys: Tensor,
+        values: Tensor,
+        intervention: Intervention = NOTHING,
     ) -> PromptedLayer:
         """Equations (1) to (7) for one layer.
 
         ``query`` and ``context`` are ``[B, D]``, the layer's ``keys`` and ``values`` ``[N, d]``.
         """
-        adapter, attention, enhanced = self.adapter(layer), None, query
+        adapter, attention, retrieved, enhanced = self.adapter(layer), None, None, query
         if self.memory is not None and adapter.enhancer is not None:
-            retrieved, attention = self.memory(query)  # (1)
+            slots = (intervention.slots(layer, s) for s in (self.memory.keys, self.memory.values))
+            retrieved, attention = self.memory(query, *slots)  # (1)
             enhanced = adapter.enhancer(query, context, retrieved)  # (2), (3)
         z = adapter.down(enhanced)
         routing = self.router.route(z, keys, self.groups)  # (4), (5)
-        prompt = routing.prompt(values)  # (6)
-        return PromptedLayer(adapter.inject(query, prompt), routing.weights, attention)  # (7)
+        used = intervention.weights(layer, Selection(routing.weights, self.active))
+        prompt = Routing(used, routing.groups).prompt(values)  # (6)
+        cls = adapter.inject(query, prompt)  # (7)
+        return PromptedLayer(cls, routing.weights, attention, retrieved)
 
     def adapter(self, layer: int) -> Adapter:
         """Return the adapter that ``layer`` uses."""
         adapter = self.adapters[layer if len(self.adapters) > 1 else 0]
         assert isinstance(adapter, Adapter)
         return adapter
+
+    @property
+    def active(self) -> Tensor:
+        """Which of the prompts in use are A, ``[N]``."""
+        return self.pool.active[: self.pool.size]
 
     @property
     def groups(self) -> Groups:
@@ -148,14 +168,22 @@ class Prompter(nn.Module):
 class PromptPass:
     """One forward pass: the prompts of each layer, and what they were computed from."""
 
-    def __init__(self, prompter: Prompter, keys: Tensor, values: Tensor) -> None:
+    def __init__(
+        self,
+        prompter: Prompter,
+        keys: Tensor,
+        values: Tensor,
+        intervention: Intervention = NOTHING,
+    ) -> None:
         self.prompter = prompter
+        self.intervention = intervention
         self.keys = keys  # [copies, N, d]
         self.values = values  # [copies, N, d]
         self.context: Tensor  # [B, D], from layer 0 on
         self.queries: list[Tensor] = []  # [B, D] per layer, detached
         self.weights: list[Tensor] = []  # [B, N] per layer
         self.attentions: list[Tensor] = []  # [B, H, M] per layer, detached; empty without a memory
+        self.retrieved: list[Tensor] = []  # [B, D] per layer, detached; of the plain form
 
     def __call__(self, layer: int, tokens: Tensor) -> Tensor:
         """Return the tokens ``[B, 1+S, D]`` that block ``layer`` gets."""
@@ -177,16 +205,24 @@ class PromptPass:
         self.weights.append(prompted.weights)
         if prompted.attention is not None:
             self.attentions.append(prompted.attention.detach())
+        if prompted.retrieved is not None:
+            self.retrieved.append(prompted.retrieved.detach())
         return prompted.cls
 
     def prompt(self, layer: int, query: Tensor) -> PromptedLayer:
         """Compute the prompt of one layer from its CLS token ``[B, D]``."""
         keys, values = self.keys[self._copy(layer)], self.values[self._copy(layer)]
-        return self.prompter.prompt(layer, query, self.context, keys, values)
+        return self.prompter.prompt(layer, query, self.context, keys, values, self.intervention)
 
     def _copy(self, layer: int) -> int:
         """Index of the pool that ``layer`` uses."""
         return layer if len(self.keys) > 1 else 0
+
+    @property
+    def selections(self) -> list[Selection]:
+        """What each layer's images select of the prompts in use."""
+        active = self.prompter.active
+        return [Selection(weights[:, : len(active)], active) for weights in self.weights]
 
     @property
     def routings(self) -> list[Routing]:

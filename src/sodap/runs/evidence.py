@@ -6,7 +6,8 @@ FOLDER/stages/N/                  the model after stage N, if it is small; the l
 FOLDER/steps/stage-N.json, -*     losses and learned weights of every training step
 
 Predictions and confidences come from the evaluation of the run. Routing takes one more pass over
-some test images of each domain learned so far. No image is written.
+some test images of each domain learned so far, and a probe a few over some validation images. No
+image is written.
 """
 
 from __future__ import annotations
@@ -25,6 +26,7 @@ from sodap.execution import ClassPredictions
 from sodap.learning import Learner, StageProgress
 from sodap.learning.trace import Trace
 from sodap.methods import Method
+from sodap.probing import ProbeResult, probe
 from sodap.randomness import Randomness
 from sodap.runs.reading import checked
 from sodap.runs.record import PoolInfo, Schema
@@ -41,6 +43,10 @@ SHOWN_PER_CLASS = 3
 SHOWN_CLASSES = 10
 """Classes whose images are stored one by one; a heat map of more is hard to read."""
 
+PROBED_IMAGES = 128
+"""Validation images, over all domains so far, of the probe after each stage: few, so that it takes
+less time than testing. `sodap probe` looks at more."""
+
 MAX_MODEL_BYTES = 64_000_000
 """Largest model that is stored after each stage; a trained ViT-B would soon fill a disk."""
 
@@ -54,6 +60,8 @@ class EvidenceInfo(Schema):
     looked_at: int
     """Largest number of test images per domain whose routing is averaged."""
     seconds: float
+    probe: ProbeResult | None = None
+    """What routing, memory and prompts do on validation images; None for a method without them."""
 
 
 class StepsInfo(Schema):
@@ -97,6 +105,11 @@ def pending_evidence(
         domain=stage.domain.name,
         pool=pool,
         looked_at=ROUTED_IMAGES,
+        probe=probe(
+            learner,
+            {domain.name: domain.val for domain in tested[: stage.number]},
+            images=max(1, PROBED_IMAGES // stage.number),
+        ),
         seconds=time.perf_counter() - began,
     )
     name = f"stage-{stage.number}"

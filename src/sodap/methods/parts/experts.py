@@ -21,6 +21,10 @@ class Gates(NamedTuple):
         """The choice as a mask `[B, k, E]`."""
         return self.expert.unsqueeze(-1) == torch.arange(experts, device=self.expert.device)
 
+    def dense(self, experts: int) -> Tensor:
+        """Weights of all experts, 0 for those that are not chosen: `[B, E]`."""
+        return self.weight.new_zeros(len(self.weight), experts).scatter(1, self.expert, self.weight)
+
 
 def top_gates(logits: Tensor, count: int) -> Gates:
     """The `count` largest logits of `[B, E]`, and a softmax over these alone."""

@@ -12,6 +12,7 @@ from torch import Tensor
 from sodap.methods.base import MethodConfig, Observations, StageInfo
 from sodap.methods.parts.growing_pool import GrowingPool
 from sodap.methods.parts.linear_head import LinearHeadMethod
+from sodap.prompting import NOTHING, Inspection, Inspector, Intervention
 from sodap.randomness import Randomness
 
 if TYPE_CHECKING:
@@ -52,6 +53,18 @@ class GrowingPrompts(LinearHeadMethod):
 
     def pool_sizes(self) -> dict[str, int]:
         return {"frozen": self.pool.frozen_count, "active": self.pool.active_count}
+
+    @abstractmethod
+    def features(self, images: Tensor, inspector: Inspector | None = None) -> Tensor:
+        """Input of the head `[B, D]`; an inspector sees the weights of every prompted block."""
+
+    @torch.no_grad()
+    def inspect(self, images: Tensor, intervention: Intervention = NOTHING) -> Inspection:
+        frozen, active = self.pool.frozen_count, self.pool.active_count
+        rows = torch.arange(frozen + active, device=self.head.weight.device)
+        inspector = Inspector(rows >= frozen, intervention)
+        logits = self.head(self.features(images, inspector))
+        return Inspection(logits, inspector.selections, [])
 
     def prompt_values(self) -> Tensor:
         return self.pool.prompts.rows

@@ -12,6 +12,8 @@ from torch import Tensor, nn
 
 from sodap.methods.base import MethodConfig
 from sodap.methods.parts.linear_head import LinearHeadMethod
+from sodap.prompting import Intervention, Selection
+from sodap.prompting.inspection import strongest
 
 
 class QueryKeyConfig(MethodConfig):
@@ -70,6 +72,20 @@ def most_similar(similarity: Tensor, count: int, *, vote: bool) -> Tensor:
     # A stable sort: equal votes go to the lower index on every device.
     winners = votes.sort(descending=True, stable=True).indices[:count]
     return winners.expand_as(chosen)
+
+
+def equal_weights(chosen: Tensor, active: Tensor) -> Selection:
+    """Chosen prompts `[B, k]` as weights: `1 / k` for each of them. `active` `[N]` is a mask."""
+    weights = torch.zeros(len(chosen), len(active), device=chosen.device)
+    return Selection(weights.scatter_(1, chosen, 1 / chosen.shape[1]), active)
+
+
+def chosen_after(
+    intervention: Intervention, selection: Selection, count: int
+) -> tuple[Tensor, Tensor]:
+    """Prompts `[B, count]` that an intervention leaves to each image, and which are not zero."""
+    chosen, weights = strongest(intervention.weights(0, selection), count)
+    return chosen, weights > 0
 
 
 def pull_loss(similarity: Tensor) -> Tensor:

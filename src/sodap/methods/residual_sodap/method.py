@@ -42,7 +42,14 @@ from sodap.methods.registry import register_method
 from sodap.methods.residual_sodap.config import ResidualSodapConfig
 from sodap.methods.residual_sodap.usage import GroupMeans, usage_of, usage_threshold
 from sodap.preserving import ClassStatistics, PseudoReplay, distillation_loss
-from sodap.prompting import Prompter, PromptPass, Routing
+from sodap.prompting import (
+    NOTHING,
+    Inspection,
+    Intervention,
+    Prompter,
+    PromptPass,
+    Routing,
+)
 from sodap.prompting.fast import FastPrompter
 from sodap.randomness import Randomness
 
@@ -256,6 +263,18 @@ class ResidualSodap(Method):
     @torch.no_grad()
     def routing(self, images: Tensor) -> list[Routing]:
         return self.features(images)[1].routings
+
+    @torch.no_grad()
+    def inspect(self, images: Tensor, intervention: Intervention = NOTHING) -> Inspection:
+        """The pass with the equations as printed, which is equal to the fast one up to rounding."""
+        prompts = self.prompter.start(intervention)
+        features = self.backbone(images, cls=prompts.cls, norm=self.config.feature_norm)
+        logits = self.head(features.to(self.head.weight.dtype))
+        return Inspection(logits, prompts.selections, prompts.retrieved)
+
+    def memory_slots(self) -> tuple[Tensor, Tensor] | None:
+        bank = self.prompter.memory
+        return None if bank is None else (bank.keys, bank.values)
 
     def restore(self, state: Mapping[str, Tensor], stage: int) -> None:
         # The statistics were called `memory` in models saved by the first versions.

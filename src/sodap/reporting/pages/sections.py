@@ -9,6 +9,7 @@ from sodap.reporting.pages.composition import composition_section
 from sodap.reporting.pages.cost import cost_section
 from sodap.reporting.pages.origin import origin_section, problems_section
 from sodap.reporting.pages.pool import pool_section
+from sodap.reporting.pages.probes import probes_section
 from sodap.reporting.pages.routing import routing_section
 from sodap.reporting.pages.stream import stream_section
 from sodap.reporting.pages.training import training_section
@@ -18,6 +19,7 @@ _SECTIONS = (
     stream_section,
     pool_section,
     routing_section,
+    probes_section,
     training_section,
     composition_section,
     cost_section,
