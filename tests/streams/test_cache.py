@@ -25,6 +25,7 @@ from sodap.errors import SodapError
 from sodap.streams import Split, Stream, load_stream
 from sodap.streams import cache as module
 from sodap.streams.cache import _Cache, cache_bytes, cache_folder, cached_images, clear_cache
+from sodap.streams.grey import NO_RANGES, GreyRange, GreyRanges
 from sodap.streams.images import decode_image, read_images
 
 COUNT, SIZE = 11, 12
@@ -202,7 +203,7 @@ def test_any_change_gives_another_key(
     paths = write_images(tmp_path / "images", COUNT)
 
     def key() -> str:
-        return _Cache(list(paths), SIZE, tmp_path).key
+        return _Cache(list(paths), SIZE, NO_RANGES, tmp_path).key
 
     for change in changes:
         before = key()
@@ -215,14 +216,15 @@ def test_another_transform_gives_another_key(
     paths: list[Path], folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     keys = {
-        _Cache(paths, SIZE, folder).key,
-        _Cache(paths, SIZE + 1, folder).key,
+        _Cache(paths, SIZE, NO_RANGES, folder).key,
+        _Cache(paths, SIZE + 1, NO_RANGES, folder).key,
+        _Cache(paths, SIZE, GreyRanges(deep=GreyRange(0, 4095)), folder).key,
     }
     monkeypatch.setattr(module, "VERSION", module.VERSION + 1)
-    keys.add(_Cache(paths, SIZE, folder).key)
+    keys.add(_Cache(paths, SIZE, NO_RANGES, folder).key)
     monkeypatch.setattr("PIL.__version__", "another")
-    keys.add(_Cache(paths, SIZE, folder).key)
-    assert len(keys) == 4
+    keys.add(_Cache(paths, SIZE, NO_RANGES, folder).key)
+    assert len(keys) == 5
 
 
 def test_a_relative_path_is_the_same_file(
@@ -230,7 +232,9 @@ def test_a_relative_path_is_the_same_file(
 ) -> None:
     monkeypatch.chdir(paths[0].parent)
     relative = [Path(path.name) for path in paths]
-    assert _Cache(relative, SIZE, folder).key == _Cache(paths, SIZE, folder).key
+    assert (
+        _Cache(relative, SIZE, NO_RANGES, folder).key == _Cache(paths, SIZE, NO_RANGES, folder).key
+    )
 
 
 def test_a_changed_file_is_decoded_again(paths: list[Path], folder: Path) -> None:
@@ -565,7 +569,7 @@ def test_temporary_files_of_killed_processes_are_deleted(paths: list[Path], fold
 
 
 def test_temporary_files_of_a_running_build_are_kept(paths: list[Path], folder: Path) -> None:
-    cache = _Cache(paths, SIZE, folder)
+    cache = _Cache(paths, SIZE, NO_RANGES, folder)
     new, left = (folder / f".{key}.json.0a1b2c3d.tmp" for key in (cache.key, "0" * 40))
     with cache.lock():
         for path in (new, left):

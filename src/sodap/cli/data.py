@@ -245,7 +245,7 @@ def show_result(result: CheckResult) -> None:
     ):
         if found:
             _print(plural(len(found), one, several))
-    for line in (*result.differences, *result.missing):
+    for line in (*result.converted, *result.differences, *result.missing):
         _print(escape(line))
     if result.without_images:
         _print(f"checked by lists only, without images: {escape(', '.join(result.without_images))}")

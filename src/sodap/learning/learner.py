@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from operator import index
 from pathlib import Path
@@ -16,9 +16,10 @@ from sodap.backbones import build_backbone, native_size
 from sodap.backbones.names import MICRO, ask_for_backbone
 from sodap.errors import SodapError, TrainingBrokeError
 from sodap.evaluation import confusion_matrix
-from sodap.execution import EVALUATION_BATCH, ClassPredictions, Forward, Runtime
+from sodap.execution import ClassPredictions, Forward, Runtime
 from sodap.formats import first_few, format_bytes, plural
 from sodap.learning.bar import LearningBar
+from sodap.learning.inputs import image_batches
 from sodap.learning.loop import OnBatch, OnEpoch, end_stage, learn_stage
 from sodap.learning.progress import StageProgress, snapshot
 from sodap.learning.results import Prediction, Scores
@@ -26,7 +27,8 @@ from sodap.learning.training import Training
 from sodap.methods import Asset, build_method, find_method
 from sodap.randomness import Randomness
 from sodap.storage import save_state
-from sodap.streams import Domain, Split, Stage, read_images, to_gpu_if_fits
+from sodap.streams import Domain, Split, Stage, to_gpu_if_fits
+from sodap.streams.grey import NO_RANGES
 from sodap.version import __version__
 
 
@@ -101,6 +103,8 @@ class Learner:
         self.stages_learned = 0
         self.domains_learned: tuple[str, ...] = ()
         """Names of the domains of all stages, as far as they are known."""
+        self.ranges = NO_RANGES
+        """Black and white of deep grey images, as in the domains that were learned."""
         self._forward: Forward | None = None  # dropped when a stage is learned or restored
 
     def learn(
@@ -126,6 +130,7 @@ class Learner:
         """
         _expect(domain, Domain, "learn")
         domain.check(self.classes)
+        self._check_ranges(domain)
         side = domain.train.images.shape[-1]
         if not self._backbone_chosen and side > native_size(MICRO):
             raise ask_for_backbone(f"images of {side} pixels")
@@ -158,6 +163,7 @@ class Learner:
             raise
         self.stages_learned = stage.number
         self.domains_learned += (domain.name,)
+        self.ranges = self.ranges.with_missing(domain.ranges)
         return learned
 
     def _warn_if_repeated(self, domain: Domain) -> None:
@@ -178,12 +184,21 @@ class Learner:
         _expect(data, (Domain, Split), "evaluate")
         if isinstance(data, Domain):
             data.check_classes(self.classes)
+            self._check_ranges(data)
         split = data.test if isinstance(data, Domain) else data
         predictions = self.forward.predictions(split)
         if problem := predictions.problem():
             raise TrainingBrokeError(f"training broke: {problem}")
         matrix = confusion_matrix(split.labels, predictions.classes, len(self.classes))
         return Scores(matrix, predictions)
+
+    def _check_ranges(self, domain: Domain) -> None:
+        """Raise an error for grey images that were scaled otherwise than those learned before."""
+        if self.ranges.with_missing(domain.ranges) != domain.ranges.with_missing(self.ranges):
+            raise SodapError(
+                f"the grey images of domain '{domain.name}' were not scaled like those learned "
+                f"before; load it with ranges=learner.ranges"
+            )
 
     @property
     def forward(self) -> Forward:
@@ -197,37 +212,19 @@ class Learner:
         """Classify images; no domain has to be named.
 
         Args:
-            images: One image file or several, or uint8 images `[N, 3, H, W]`.
+            images: One image file or several, uint8 images `[N, 3, H, W]`, or grey images of 16
+                bits `[N, 1, H, W]` (uint16), which are scaled like the training images.
         """
         if self.stages_learned == 0:
             raise SodapError("nothing has been learned yet; call learn before predict")
-        if isinstance(images, (str, Path)):
-            images = [images]
-        if not isinstance(images, Tensor) and not (
-            isinstance(images, Sequence) and all(isinstance(each, (str, Path)) for each in images)
-        ):
-            raise SodapError(
-                "predict takes image files (paths) or a uint8 tensor [N, 3, height, width]"
-            )
-        logits = self.forward.logits(self._batches(images))
+        batches = image_batches(images, self.method.backbone.image_size, self.ranges)
+        logits = self.forward.logits(batches)
         rows = [each.float().softmax(-1).cpu() for each in logits]
         probabilities = torch.cat([torch.empty(0, len(self.classes)), *rows])
         classes = probabilities.argmax(-1)
         if problem := ClassPredictions(classes, probabilities.amax(-1)).problem():
             raise SodapError(f"this model is broken: {problem}")
         return Prediction([self.classes[i] for i in classes], probabilities)
-
-    def _batches(self, images: Tensor | Sequence[str | Path]) -> Iterator[Tensor]:
-        for start in range(0, len(images), EVALUATION_BATCH):
-            some = images[start : start + EVALUATION_BATCH]
-            if not isinstance(some, Tensor):
-                some = read_images([Path(file) for file in some], self.method.backbone.image_size)
-            if some.dtype != torch.uint8 or some.ndim != 4 or some.shape[1] != 3:
-                raise SodapError(
-                    f"images must be uint8 [N, 3, height, width], "
-                    f"got {some.dtype} {list(some.shape)}"
-                )
-            yield some
 
     def stored(self) -> list[Asset]:
         """Everything the model stores about images it has seen."""
@@ -276,6 +273,7 @@ class Learner:
             },
             "training": self.training.model_dump(mode="json"),
             "seed": self.randomness.seed,
+            "ranges": self.ranges.to_json(),
             "stages_learned": self.stages_learned,
             "domains_learned": list(self.domains_learned),
         }

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 from pydantic import BaseModel, Field, ValidationError
 
@@ -11,6 +11,7 @@ from sodap.errors import SodapError
 from sodap.learning.learner import Learner
 from sodap.learning.training import Training
 from sodap.storage import load_state
+from sodap.streams.grey import GreyRanges
 
 
 def load(
@@ -57,6 +58,7 @@ def load(
             f"'{weights or backbone.weights}'; give the same file with weights=FILE"
         )
     learner.restore(tensors, known.stages_learned, known.stages_learned, known.domains_learned)
+    learner.ranges = GreyRanges.from_json(known.ranges)
     return learner
 
 
@@ -76,6 +78,7 @@ class _Metadata(BaseModel):
     backbone: _Backbone
     training: Training
     seed: int
+    ranges: dict[Literal["deep", "dicom"], tuple[float, float]] = {}
     stages_learned: int = Field(ge=0, le=1_000_000)
     domains_learned: list[str] = []
     """Models of earlier versions do not name their domains."""

@@ -82,6 +82,8 @@ class StreamInfo(Schema):
     """All domains that are tested, in the order of the columns of R."""
     origins: list[str] = []
     """Where the names of groups come from, for each domain; empty if it is not known."""
+    ranges: dict[Literal["deep", "dicom"], tuple[float, float]] = {}
+    """Black and white of deep grey images (see `sodap.streams.grey`)."""
 
     @property
     def learned(self) -> list[DomainInfo]:

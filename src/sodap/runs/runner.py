@@ -139,6 +139,7 @@ class _Run:
             device=config.device,
             precision=config.precision,
         )
+        self.learner.ranges = stream.ranges
         self.device = self.learner.runtime.device
         tests = [domain.test for domain in stream.tested]
         tests = to_gpu_if_fits(tests, self.device, share=TEST_IMAGES_SHARE)
@@ -379,6 +380,7 @@ def _stream_info(stream: Stream) -> StreamInfo:
             "classes": list(stream.classes),
             "notes": list(stream.notes),
             "domains": domains,
+            "ranges": stream.ranges.to_json(),
             "origins": [domain.origin for domain in stream.tested] if stream.rows else [],
         }
     )

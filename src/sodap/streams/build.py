@@ -3,27 +3,37 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from pathlib import Path
 
 import torch
 
 from sodap.errors import SodapError
-from sodap.streams.cache import cached_images
+from sodap.streams.cache import are_cached, cached_images, cached_ranges
+from sodap.streams.grey import NO_RANGES, GreyRanges
 from sodap.streams.items import SPLITS, PlannedDomain
 from sodap.streams.plans import Plan
 from sodap.streams.stream import Domain, Split, Stream
 
 
 def build_stream(
-    plan: Plan, image_size: int, on_progress: Callable[[int, int], None] | None = None
+    plan: Plan,
+    image_size: int,
+    on_progress: Callable[[int, int], None] | None = None,
+    ranges: GreyRanges | None = None,
 ) -> Stream:
     """Decode the images of a plan, or map them into memory if they were decoded before.
 
     A domain's cache holds train, val and test in this order, so each split `[N, 3, S, S]` is a
-    slice of it and nothing is copied.
+    slice of it and nothing is copied. `ranges` are those of an earlier stream or of a model; kinds
+    of images that it does not know are measured on the training images.
     """
+    for domain in plan.domains:
+        if domain.root is None:
+            raise SodapError(f"there are no images of {domain.name} here, only lists of them")
+    ranges = _all_ranges(plan, image_size, ranges or NO_RANGES, on_progress)
 
     def build(domain: PlannedDomain) -> Domain:
-        return _build_domain(domain, plan.classes, image_size, on_progress)
+        return _build_domain(domain, plan.classes, image_size, ranges, on_progress)
 
     return Stream(
         plan.name,
@@ -33,21 +43,37 @@ def build_stream(
         plan.augmentation,
         tuple(plan.rows()),
         plan.differences,
+        ranges,
     )
+
+
+def _all_ranges(
+    plan: Plan,
+    image_size: int,
+    known: GreyRanges,
+    on_progress: Callable[[int, int], None] | None,
+) -> GreyRanges:
+    """The known ranges, and those that are measured on the training images."""
+    if known == NO_RANGES and all(are_cached(_paths(each), image_size) for each in plan.domains):
+        return NO_RANGES  # no image needs one
+    learned = [domain for domain in plan.domains if domain.learned]
+    paths = [item.path for domain in learned for item in domain.in_split("train")]
+    return known.with_missing(cached_ranges(paths, on_progress))
+
+
+def _paths(domain: PlannedDomain) -> list[Path]:
+    return [item.path for split in SPLITS for item in domain.in_split(split)]
 
 
 def _build_domain(
     domain: PlannedDomain,
     classes: tuple[str, ...],
     image_size: int,
+    ranges: GreyRanges,
     on_progress: Callable[[int, int], None] | None,
 ) -> Domain:
-    if domain.root is None:
-        raise SodapError(f"there are no images of {domain.name} here, only lists of them")
     items = [domain.in_split(split) for split in SPLITS]
-    images = cached_images(
-        [item.path for part in items for item in part], image_size, on_progress=on_progress
-    )
+    images = cached_images(_paths(domain), image_size, ranges=ranges, on_progress=on_progress)
     numbers = {label: number for number, label in enumerate(classes)}
     splits, start = [], 0
     for part in items:
@@ -55,4 +81,4 @@ def _build_domain(
         splits.append(Split(images[start : start + len(part)], labels))
         start += len(part)
     train, val, test = splits
-    return Domain(domain.name, train, val, test, classes, domain.origin)
+    return Domain(domain.name, train, val, test, classes, domain.origin, ranges)

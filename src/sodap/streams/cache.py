@@ -16,6 +16,7 @@ rename. A lock lets one process build while others wait.
     KEY.images   the finished cache        KEY.partial  the cache being built
     KEY.json     its checksums             KEY.journal  the finished chunks
                                            KEY.lock     held while it is built
+    KEY.ranges   ranges of grey values that were measured on a list of files
 """
 
 from __future__ import annotations
@@ -39,20 +40,23 @@ import PIL
 from sodap.errors import SodapError
 from sodap.formats import format_bytes
 from sodap.storage import TEMPORARY, write_bytes, write_json
-from sodap.streams.images import decode_image, read_file, read_images
+from sodap.streams.grey import NO_RANGES, GreyRanges
+from sodap.streams.images import decode_image, measure_ranges, read_file, read_images
 from sodap.streams.names import printable
 
 if TYPE_CHECKING:
     from torch import Tensor
 
 # Match only our own files: the folder may hold others.
-_CACHE_FILE = re.compile(r"[0-9a-f]{16,64}\.(images|json|partial|journal|lock)")
-_TEMPORARY_FILE = re.compile(rf"\.([0-9a-f]{{16,64}})\.(json|journal)\.\w+{re.escape(TEMPORARY)}")
+_CACHE_FILE = re.compile(r"[0-9a-f]{16,64}\.(images|json|partial|journal|lock|ranges)")
+_TEMPORARY_FILE = re.compile(
+    rf"\.([0-9a-f]{{16,64}})\.(json|journal|ranges)\.\w+{re.escape(TEMPORARY)}"
+)
 
 Progress = Callable[[int, int], None]
 """Called with the number of finished images and the total."""
 
-VERSION = 1
+VERSION = 2
 """Version of the decoding; raise it when `decode_image` returns other pixels."""
 
 CHUNK = 32
@@ -67,6 +71,7 @@ def cached_images(
     paths: Sequence[Path],
     size: int,
     *,
+    ranges: GreyRanges = NO_RANGES,
     folder: Path | None = None,
     on_progress: Progress | None = None,
     workers: int | None = None,
@@ -77,6 +82,7 @@ def cached_images(
     Args:
         paths: The image files.
         size: Side of the images in pixels.
+        ranges: Black and white of deep grey images; other ranges make another cache.
         folder: The folder of the caches; default: `cache_folder()`.
         on_progress: Called with the number of finished images and the total.
         workers: Number of decoding threads; default: one per available core.
@@ -86,7 +92,7 @@ def cached_images(
     """
     if not paths:
         return read_images([], size)
-    cache = _Cache(paths, size, folder or cache_folder())
+    cache = _Cache(paths, size, ranges, folder or cache_folder())
     # A finished cache needs no lock: a shared one may be on a read-only drive.
     if cache.is_valid(verify):
         return cache.open()
@@ -94,6 +100,27 @@ def cached_images(
         if not cache.is_valid(verify):
             cache.build(on_progress, workers or len(os.sched_getaffinity(0)))
     return cache.open()
+
+
+def are_cached(paths: Sequence[Path], size: int) -> bool:
+    """Whether the images are cached and need no ranges, so that they can be used as they are."""
+    return not paths or _Cache(paths, size, NO_RANGES, cache_folder()).is_valid(verify=False)
+
+
+def cached_ranges(paths: Sequence[Path], on_progress: Progress | None = None) -> GreyRanges:
+    """The ranges of the deep grey images among these files, measured if they have changed."""
+    folder = cache_folder()
+    sha = hashlib.sha256(json.dumps([VERSION, "ranges"]).encode())
+    for path in paths:
+        sha.update(os.fsencode(path.absolute()) + b"\0" + json.dumps(_stamp(path)).encode())
+    file = folder / f"{sha.hexdigest()[:40]}.ranges"
+    try:
+        return GreyRanges.from_json(json.loads(file.read_text("utf-8")))
+    except (OSError, ValueError, TypeError, AttributeError):
+        found = measure_ranges(paths, on_progress)
+        with suppress(SodapError):  # a read-only cache; measured again next time
+            write_json(file, found.to_json())
+        return found
 
 
 def cache_folder() -> Path:
@@ -147,12 +174,13 @@ Entry = tuple[int, str]
 
 
 class _Cache:
-    def __init__(self, paths: Sequence[Path], size: int, folder: Path) -> None:
+    def __init__(self, paths: Sequence[Path], size: int, ranges: GreyRanges, folder: Path) -> None:
         self.paths = paths
         self.size = size
+        self.ranges = ranges
         self.folder = folder
         self.stamps = [_stamp(path) for path in paths]
-        self.settings = [VERSION, PIL.__version__, size, "crop"]
+        self.settings = [VERSION, PIL.__version__, size, "crop", ranges.to_json()]
         self.key = self._key()
         self.data = folder / f"{self.key}.images"
         self.checksums = folder / f"{self.key}.json"
@@ -311,7 +339,7 @@ class _Cache:
             digest = _digest(content, path)
             image = others.find(digest)
             if image is None:
-                image = decode_image(content, path, self.size).tobytes()
+                image = decode_image(content, path, self.size, self.ranges).tobytes()
             entries[number] = zlib.crc32(image), digest
             left, start = memoryview(image), number * self.image_bytes
             while left:

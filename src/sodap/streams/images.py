@@ -1,10 +1,9 @@
 """Image files to uint8 arrays and tensors: upright, RGB, square.
 
 Conversions to 8-bit RGB: transparent pixels become black, like the borders of fundus and
-dermoscopy images. A 16-bit grey image is divided by the largest value of its bit depth, which is
-taken from its brightest pixel, so 12-bit data in a 16-bit file stay bright. A DICOM image is
-rescaled, windowed with its own window (or its full range) and inverted if it is MONOCHROME1.
-Colour profiles are ignored.
+dermoscopy images. Deep grey images (16-bit files, DICOM without a window) are scaled by the
+`GreyRanges` of the stream or model. A DICOM image is rescaled, windowed with its own window and
+inverted if it is MONOCHROME1. 16-bit colours keep their upper 8 bits. Colour profiles are ignored.
 
 A file that cannot be read without guessing is refused with a SodapError, for example one with
 several pages or with floating-point values.
@@ -12,13 +11,14 @@ several pages or with floating-point values.
 
 from __future__ import annotations
 
-import importlib
 import io
 import os
 import stat
 import threading
 import warnings
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -27,6 +27,8 @@ from numpy.typing import NDArray
 from PIL import Image, UnidentifiedImageError
 
 from sodap.errors import SodapError
+from sodap.streams.dicom import DicomImage, is_dicom
+from sodap.streams.grey import NO_RANGES, GreyRanges, Kind, RangeMeter, Values
 from sodap.streams.names import printable
 
 if TYPE_CHECKING:
@@ -43,8 +45,10 @@ MAX_BYTES = 1 << 30
 MIN_SIDE = 8
 """Images with fewer pixels per side are refused."""
 
-# EXIF orientation -> the transform that turns the image upright.
-_UPRIGHT = {
+ORIENTATION = 0x0112
+"""EXIF tag of the orientation."""
+
+UPRIGHT = {
     2: Image.Transpose.FLIP_LEFT_RIGHT,
     3: Image.Transpose.ROTATE_180,
     4: Image.Transpose.FLIP_TOP_BOTTOM,
@@ -53,24 +57,32 @@ _UPRIGHT = {
     7: Image.Transpose.TRANSVERSE,
     8: Image.Transpose.ROTATE_90,
 }
-_ORIENTATION = 0x0112
+"""EXIF orientation -> the transform that turns the image upright."""
+
+# Other formats cannot hold grey values with more than 8 bits.
+_MAYBE_DEEP = (".png", ".tif", ".tiff", ".dcm")
 
 # Warning filters are process-wide, so only one thread at a time may change them.
 _warnings_lock = threading.Lock()
 
 
-def read_image(path: Path, size: int) -> Tensor:
+def read_image(path: Path, size: int, ranges: GreyRanges | None = None) -> Tensor:
     """Read the centre square of an image file as `[3, size, size]` uint8, upright and in RGB."""
-    return read_images([path], size)[0]
+    return read_images([path], size, ranges)[0]
 
 
-def read_images(paths: Sequence[Path], size: int) -> Tensor:
-    """Read the centre squares of image files as `[N, 3, size, size]` uint8."""
+def read_images(paths: Sequence[Path], size: int, ranges: GreyRanges | None = None) -> Tensor:
+    """Read the centre squares of image files as `[N, 3, size, size]` uint8.
+
+    `ranges` says which values of deep grey images are black and white; by default it is measured
+    on these files.
+    """
     import torch  # slow to import, and not needed to check or cache files
 
+    ranges = measure_ranges(paths) if ranges is None else ranges
     images = np.empty((len(paths), 3, size, size), dtype=np.uint8)
     for index, path in enumerate(paths):
-        images[index] = decode_image(read_file(path), path, size)
+        images[index] = decode_image(read_file(path), path, size, ranges)
     return torch.from_numpy(images)
 
 
@@ -110,16 +122,32 @@ def _read_all(handle: int, path: Path) -> bytes:
     return b"".join(pieces)
 
 
-def decode_image(content: bytes, path: Path, size: int) -> NDArray[np.uint8]:
+def decode_image(
+    content: bytes, path: Path, size: int, ranges: GreyRanges = NO_RANGES
+) -> NDArray[np.uint8]:
     """Decode the content of a file to `[3, size, size]`; `path` is used in messages."""
     path = Path(printable(path))
+    with _sodap_errors(content, path):
+        if is_dicom(content, path):
+            dicom = DicomImage(content, path, check_size)
+            whole = (
+                _from_grey(dicom.grey(ranges))
+                if dicom.is_grey
+                else Image.fromarray(dicom.colours())
+            )
+            square = _square(whole, size)
+        else:
+            square = _decode(content, path, size, ranges)
+    return np.ascontiguousarray(np.asarray(square).transpose(2, 0, 1))
+
+
+@contextmanager
+def _sodap_errors(content: bytes, path: Path) -> Iterator[None]:
+    """Turn what decoders raise into a SodapError."""
     if not content:
         raise _unreadable(path, "the file is empty")
     try:
-        if path.suffix.lower() == ".dcm" or content[128:132] == b"DICM":
-            square = _square(_decode_dicom(content, path), size)
-        else:
-            square = _decode(content, path, size)
+        yield
     except SodapError:
         raise
     except Image.DecompressionBombError as error:
@@ -128,55 +156,59 @@ def decode_image(content: bytes, path: Path, size: int) -> NDArray[np.uint8]:
         raise _unreadable(path, "its format is unknown; save it as PNG or JPEG") from error
     except Exception as error:  # decoders raise almost anything on damaged bytes
         raise _unreadable(path, "it is damaged, truncated or of an unsupported kind") from error
-    return np.ascontiguousarray(np.asarray(square).transpose(2, 0, 1))
 
 
-def _decode(content: bytes, path: Path, size: int) -> Image.Image:
-    with _open(content) as file:
-        _check_size(path, file.width, file.height)
-        pages = getattr(file, "n_frames", 1)
-        # MPO: a phone's JPEG may carry a preview or a depth map, which is not a page.
-        if pages > 1 and file.format != "MPO":
-            raise SodapError(f"{path} holds {pages} pages; save the page to use as a separate file")
+def _decode(content: bytes, path: Path, size: int, ranges: GreyRanges) -> Image.Image:
+    with open_image(content) as file:
+        _check_pages(file, path)
         # Decoding a JPEG at a half, a quarter or an eighth is much faster. Twice the target size
         # leaves the last reduction to the better resampling below.
         file.draft("RGB", (2 * size, 2 * size))
         file.load()
-        square = _square(_rgb(file, path), size)
+        square = _square(_rgb(file, path, ranges), size)
         # Turn the small square, which is cheap. Read the orientation last: Pillow turns TIFF files
         # while loading, and some files store it behind the pixels.
-        turn = _UPRIGHT.get(file.getexif().get(_ORIENTATION, 1))
+        turn = UPRIGHT.get(file.getexif().get(ORIENTATION, 1))
     return square if turn is None else square.transpose(turn)
 
 
-def _open(content: bytes) -> Image.Image:
+def _check_pages(file: Image.Image, path: Path) -> None:
+    check_size(path, file.width, file.height)
+    pages = getattr(file, "n_frames", 1)
+    # MPO: a phone's JPEG may carry a preview or a depth map, which is not a page.
+    if pages > 1 and file.format != "MPO":
+        raise SodapError(f"{path} holds {pages} pages; save the page to use as a separate file")
+
+
+def open_image(content: bytes) -> Image.Image:
     """Open without Pillow's warning about large images; `MAX_PIXELS` is checked instead."""
     with _warnings_lock, warnings.catch_warnings():
         warnings.simplefilter("ignore", Image.DecompressionBombWarning)
         return Image.open(io.BytesIO(content))
 
 
-def _rgb(image: Image.Image, path: Path) -> Image.Image:
+def _rgb(image: Image.Image, path: Path, ranges: GreyRanges) -> Image.Image:
     if image.mode == "F":
         raise SodapError(
             f"{path} holds floating-point values without a known range; save it with 8 or 16 bits"
         )
     if image.mode.startswith("I"):
-        return _from_deep_grey(np.asarray(image), path)
+        return _from_grey(ranges.scale("deep", _deep_values(image, path), path))
     if image.has_transparency_data:
         rgba = image.convert("RGBA")
         return Image.alpha_composite(Image.new("RGBA", rgba.size, "black"), rgba).convert("RGB")
     return image.convert("RGB")
 
 
-def _from_deep_grey(values: NDArray[Any], path: Path) -> Image.Image:
+def _deep_values(image: Image.Image, path: Path) -> Values:
+    """Values `[H, W]` of a grey image with more than 8 bits."""
+    values = np.asarray(image)
     low, high = int(values.min()), int(values.max())
     if low < 0 or high > 65_535:
         raise SodapError(
             f"{path} holds values from {low} to {high}; save it with 8 or 16 bits (0 to 65535)"
         )
-    white = 2 ** max(8, high.bit_length()) - 1
-    return _from_grey(values / np.float32(white))
+    return values
 
 
 def _from_grey(values: NDArray[np.floating[Any]]) -> Image.Image:
@@ -192,52 +224,51 @@ def _square(image: Image.Image, size: int) -> Image.Image:
     return image.resize((size, size), Image.Resampling.BICUBIC, box, reducing_gap=3)
 
 
-def _decode_dicom(content: bytes, path: Path) -> Image.Image:
+# ------------------------------------------------------------------ ranges of grey values
+
+
+def measure_ranges(
+    paths: Sequence[Path], on_progress: Callable[[int, int], None] | None = None
+) -> GreyRanges:
+    """The ranges of the deep grey images among these files; unreadable files are left out."""
+    meter = RangeMeter()
+
+    def measure(path: Path) -> None:
+        found = _grey_values(path)
+        if found is not None:
+            meter.add(*found)
+
+    candidates = [path for path in paths if path.suffix.lower() in _MAYBE_DEEP]
+    with ThreadPoolExecutor(len(os.sched_getaffinity(0))) as pool:
+        for done, _ in enumerate(pool.map(measure, candidates), start=1):
+            if on_progress is not None:
+                on_progress(done, len(candidates))
+    return meter.ranges()
+
+
+def _grey_values(path: Path) -> tuple[Kind, Values] | None:
+    """The values of a deep grey image; None for other images and unreadable files."""
     try:
-        dicom = importlib.import_module("pydicom")
-        pixels = importlib.import_module("pydicom.pixels")
-    except ImportError as error:
-        raise SodapError(
-            f"{path} is a DICOM file; run `pip install 'pydicom>=3'` to read it"
-        ) from error
-    try:
-        data = dicom.dcmread(io.BytesIO(content))
-    except dicom.errors.InvalidDicomError as error:
-        raise _unreadable(path, "it is not a DICOM file") from error
-    if "PixelData" not in data:
-        raise _unreadable(path, "it is a DICOM file without pixels")
-    _check_size(path, data.Columns, data.Rows)
-    if int(data.get("NumberOfFrames") or 1) > 1:
-        raise SodapError(
-            f"{path} holds {data.NumberOfFrames} frames; save the frame to use as a separate file"
-        )
-    try:
-        values: NDArray[Any] = pixels.pixel_array(data)
-    except (RuntimeError, NotImplementedError) as error:
-        raise _unreadable(path, "its compression needs `pip install pylibjpeg[all]`") from error
-    kind = data.PhotometricInterpretation
-    if kind in ("MONOCHROME1", "MONOCHROME2"):
-        grey = _apply_window(pixels.apply_modality_lut(values, data), data).clip(0, 1)
-        return _from_grey(1 - grey if kind == "MONOCHROME1" else grey)
-    if values.dtype == np.uint8 and values.ndim == 3:  # converted to RGB by pydicom
-        return Image.fromarray(values)
-    raise SodapError(f"{path} is a DICOM file of kind {kind}; save it as grey or 8-bit RGB")
+        content = read_file(path)
+        with _sodap_errors(content, path):
+            if is_dicom(content, path):
+                dicom = DicomImage(content, path, check_size)
+                needed = dicom.is_grey and dicom.window is None
+                return ("dicom", dicom.grey_values()) if needed else None
+            with open_image(content) as file:
+                if not file.mode.startswith("I"):
+                    return None
+                _check_pages(file, path)
+                return "deep", _deep_values(file, path)
+    except SodapError:  # a run refuses it when it is decoded
+        return None
 
 
-def _apply_window(pixels: NDArray[Any], data: Any) -> NDArray[np.float64]:
-    """Map pixels `[H, W]` so that the window's black is 0 and its white is 1."""
-    values = pixels.astype(np.float64)
-    if "WindowCenter" not in data or "WindowWidth" not in data:
-        black, span = values.min(), values.max() - values.min()
-    else:
-        # A file may have several windows; the first is the preferred one.
-        centre, width = (float(np.ravel(v)[0]) for v in (data.WindowCenter, data.WindowWidth))
-        black, span = centre - width / 2, width - 1
-    windowed: NDArray[np.float64] = (values - black) / max(span, 1e-9)
-    return windowed
+# ------------------------------------------------------------------ limits
 
 
-def _check_size(path: Path, wide: int, high: int) -> None:
+def check_size(path: Path, wide: int, high: int) -> None:
+    """Raise an error for an image with too many or too few pixels."""
     if wide * high > MAX_PIXELS:
         raise _too_large(path)
     if min(wide, high) < MIN_SIDE:

@@ -25,6 +25,7 @@ from sodap.streams.registry import make_stream, stream_names
 from sodap.streams.splits import read_splits
 
 if TYPE_CHECKING:
+    from sodap.streams.grey import GreyRanges
     from sodap.streams.stream import Stream
 
 TABLES = (".csv", ".parquet")
@@ -43,6 +44,7 @@ def load_stream(
     splits: str | None = None,
     groups: str = "separate",
     classes: str | Sequence[str] | None = None,
+    ranges: GreyRanges | None = None,
     on_progress: Callable[[int, int], None] | None = None,
 ) -> Stream:
     """Load a stream, decoding its images if they are not in the cache yet.
@@ -61,6 +63,9 @@ def load_stream(
         classes: Fixes the classes and their order for a folder or a table, as a list or as
             "benign,malignant". To learn on with a saved model, give the classes of its learner.
             Without it, classes that look misspelt are an error; "all" accepts them.
+        ranges: Black and white of deep grey images (16 bits, or DICOM without a window). To learn
+            on with a saved model, give `learner.ranges`; by default they are measured on the
+            training images.
         on_progress: Called with the number of images decoded so far and the total.
     """
     if not 8 <= image_size <= 2048:
@@ -80,7 +85,7 @@ def load_stream(
         )
     from sodap.streams.build import build_stream  # imports torch, which a plan does not need
 
-    return build_stream(plan, image_size, on_progress)
+    return build_stream(plan, image_size, on_progress, ranges)
 
 
 def check_stream_name(name: str) -> None:

@@ -16,6 +16,7 @@ from torch import Tensor
 from sodap.errors import SodapError
 from sodap.formats import first_few, plural
 from sodap.streams.augmentation import Augmentation
+from sodap.streams.grey import NO_RANGES, GreyRanges
 from sodap.streams.splits import SplitRow
 
 
@@ -66,6 +67,8 @@ class Domain:
     """Class names in the order of the label numbers, if known; compared with the stream's."""
     origin: str = ""
     """Where the names of groups come from; see `sodap.streams.items.PlannedDomain`."""
+    ranges: GreyRanges = NO_RANGES
+    """Black and white of the deep grey images among its files."""
 
     def __repr__(self) -> str:
         counts = ", ".join(f"{len(split)} {name}" for name, split in self.splits())
@@ -158,6 +161,8 @@ class Stream:
     """The split of each file, for streams made of files."""
     notes: tuple[str, ...] = ()
     """How the files differ from the complete data set, the paper or the saved splits."""
+    ranges: GreyRanges = NO_RANGES
+    """Black and white of deep grey images, measured on the training images."""
 
     def __post_init__(self) -> None:
         if len(self.classes) < 2 or len(set(self.classes)) != len(self.classes):

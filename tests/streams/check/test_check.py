@@ -13,10 +13,10 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from PIL import Image, ImageEnhance
+from PIL import Image, ImageCms, ImageEnhance
+from tests.streams.test_images import write_dicom
 
 from sodap.errors import SodapError
-from sodap.streams import images
 from sodap.streams.check import check_page, check_plan
 from sodap.streams.check.duplicates import HASH_DISTANCE, SAME_PICTURE, exact_copies, near_copies
 from sodap.streams.check.fingerprints import (
@@ -27,6 +27,7 @@ from sodap.streams.check.fingerprints import (
 )
 from sodap.streams.check.result import ACROSS, WITHIN
 from sodap.streams.check.sheets import MAX_BYTES
+from sodap.streams.grey import GreyRange
 from sodap.streams.images import MIN_SIDE, read_image
 from sodap.streams.items import Item, PlannedDomain
 from sodap.streams.plans import Plan, plan_lists, plan_protocol
@@ -357,14 +358,49 @@ def test_the_smallest_allowed_image_is_only_tiny(tmp_path: Path) -> None:
     assert [flaw.path for flaw in result.tiny] == ["1.jpg"]
 
 
-def test_dicom_files_are_compared_as_a_run_decodes_them(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """With a stand-in for pydicom, which the tests do not require."""
-    monkeypatch.setattr(images, "_decode_dicom", lambda content, path: picture(len(content)))
-    files = {f"{n}.dcm": ("train", "a", bytes(n)) for n in (1, 2)}
+def test_dicom_files_are_compared_as_a_run_decodes_them(tmp_path: Path) -> None:
+    files = {}
+    for number in (1, 2):
+        values = np.asarray(picture(number).convert("L")).astype(np.uint16) * 16
+        content = write_dicom(tmp_path / "x.dcm", values, "MONOCHROME2").read_bytes()
+        files[f"{number}.dcm"] = ("train", "a", content)
     result = check_plan(plan_of(planned(tmp_path, "one", files)))
     assert not any((result.unreadable, result.tiny, result.duplicates))
+    assert result.conversions == {"dicom": {"one": 2}}
+
+
+def test_conversions_are_counted(tmp_path: Path) -> None:
+    def saved(image: Image.Image, form: str = "PNG", **more: object) -> bytes:
+        file = io.BytesIO()
+        image.save(file, form, **more)
+        return file.getvalue()
+
+    plain, turned = picture(0), Image.Exif()
+    turned[0x0112] = 6
+    clear = plain.convert("RGBA")
+    clear.putpixel((0, 0), (0, 0, 0, 0))
+    deep = Image.fromarray(np.asarray(plain.convert("L")).astype(np.uint16) * 16)
+    srgb, lab = (ImageCms.ImageCmsProfile(ImageCms.createProfile(n)) for n in ("sRGB", "LAB"))
+    contents = {
+        "plain.png": saved(plain),
+        "opaque.png": saved(plain.convert("RGBA")),
+        "srgb.png": saved(plain, icc_profile=srgb.tobytes()),
+        "deep.png": saved(deep),
+        "clear.png": saved(clear),
+        "ink.jpg": saved(plain.convert("CMYK"), "JPEG"),
+        "few.png": saved(plain.quantize(16)),
+        "turned.jpg": saved(plain, "JPEG", exif=turned),
+        "lab.png": saved(plain, icc_profile=lab.tobytes()),
+    }
+    files = {name: ("train", "a", content) for name, content in contents.items()}
+    result = check_plan(plan_of(planned(tmp_path, "one", files)))
+    kinds = ("deep", "transparent", "colours", "palette", "turned", "profile")
+    assert result.conversions == {kind: {"one": 1} for kind in kinds}
+    assert result.ranges.deep == GreyRange(0, 4095)
+    assert len(result.converted) == 6
+    assert "0 to 4095" in result.converted[0]
+    assert all(line in check_page(result) for line in result.converted)
+    assert result.to_json()["conversions"]["deep"] == {"one": 1}
 
 
 # ------------------------------------------------------------------ groups

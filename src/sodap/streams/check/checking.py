@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from itertools import combinations, permutations
 
@@ -20,6 +20,8 @@ from sodap.streams.check.result import (
     Leak,
 )
 from sodap.streams.check.sheets import contact_sheet, pair_sheet
+from sodap.streams.conversions import CONVERSIONS
+from sodap.streams.images import measure_ranges
 from sodap.streams.items import SPLITS, Item, relative
 from sodap.streams.plans import Plan
 
@@ -56,7 +58,9 @@ def check_plan(plan: Plan, on_progress: Callable[[int, int], None] | None = None
                 path = relative(item.path, domain.root)
                 images.append(ImageRef(domain.name, split, item.label, path))
 
-    read = read_fingerprints([items[index].path for index in on_disk], on_progress)
+    trained = [items[index].path for index in on_disk if images[index].split == "train"]
+    ranges = measure_ranges(trained)
+    read = read_fingerprints([items[index].path for index in on_disk], on_progress, ranges)
     read_at = dict(zip(on_disk, read, strict=True))
     fingerprints = {i: found for i, found in read_at.items() if isinstance(found, Fingerprint)}
     exact, near = _copies(fingerprints)
@@ -96,11 +100,28 @@ def check_plan(plan: Plan, on_progress: Callable[[int, int], None] | None = None
             for i, found in fingerprints.items()
             if found.shorter_side is not None and found.shorter_side < TINY
         ),
+        conversions=_conversions(images, fingerprints),
+        ranges=ranges,
         without_images=tuple(domain.name for domain in plan.domains if domain.root is None),
         ungrouped=tuple(d.name for d in plan.domains if all(i.group is None for i in d.items)),
-        sheets={d.name: contact_sheet(d, plan.classes) for d in plan.domains if d.root is not None},
-        pairs=pair_sheet([(items[one].path, items[other].path) for one, other in pairs]),
+        sheets={
+            d.name: contact_sheet(d, plan.classes, ranges)
+            for d in plan.domains
+            if d.root is not None
+        },
+        pairs=pair_sheet([(items[one].path, items[other].path) for one, other in pairs], ranges),
     )
+
+
+def _conversions(
+    images: Sequence[ImageRef], fingerprints: dict[int, Fingerprint]
+) -> dict[str, Counter[str]]:
+    """Conversion -> domain -> number of its images."""
+    found: dict[str, Counter[str]] = defaultdict(Counter)
+    for index, fingerprint in fingerprints.items():
+        for kind in fingerprint.conversions:
+            found[kind][images[index].domain] += 1
+    return {kind: found[kind] for kind in CONVERSIONS if kind in found}
 
 
 def _copies(fingerprints: dict[int, Fingerprint]) -> tuple[list[Relation], list[Relation]]:

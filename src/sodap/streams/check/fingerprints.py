@@ -8,6 +8,7 @@ import os
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -16,6 +17,8 @@ from numpy.typing import NDArray
 from PIL import Image, ImageOps
 
 from sodap.errors import SodapError
+from sodap.streams.conversions import conversions
+from sodap.streams.grey import NO_RANGES, GreyRanges
 from sodap.streams.images import decode_image, read_file
 from sodap.streams.names import printable
 
@@ -43,44 +46,54 @@ class Fingerprint:
     """64 bits, from `perceptual_hash`."""
     detail: NDArray[np.int8]
     """`[64, 64]`, from `local_detail`."""
+    conversions: tuple[str, ...] = ()
+    """Keys of `sodap.streams.conversions.CONVERSIONS`."""
 
 
-def read_fingerprint(path: Path) -> Fingerprint | str:
+def read_fingerprint(path: Path, ranges: GreyRanges = NO_RANGES) -> Fingerprint | str:
     """The fingerprint of a file, or what is wrong with the file."""
     try:
         # A run reads images with the same functions, so it refuses the same files.
         content = read_file(path)
-        decoded = decode_image(content, path, SIDE)
+        decoded = decode_image(content, path, SIDE, ranges)
     except SodapError as error:
         if isinstance(error.__cause__, FileNotFoundError):  # this message ends with the path
             return "cannot be read: no such file or directory"
         return str(error).removeprefix(f"{printable(path)} ")
+    converted = conversions(content, path)
     shorter_side = None
+    small = Image.fromarray(decoded.transpose(1, 2, 0)).convert("L")
     try:
         with Image.open(io.BytesIO(content)) as file:
             shorter_side = min(file.size)
-            # JPEG files can be decoded at a fraction of their size; other formats ignore this.
-            file.draft("L", (2 * SIDE, 2 * SIDE))
-            grey = ImageOps.exif_transpose(file).convert("L")
-            small = grey.resize((SIDE, SIDE), Image.Resampling.BOX)
+            if "deep" not in converted:  # Pillow would cut all values above 255
+                # JPEG files can be decoded at a fraction of their size; others ignore this.
+                file.draft("L", (2 * SIDE, 2 * SIDE))
+                grey = ImageOps.exif_transpose(file).convert("L")
+                small = grey.resize((SIDE, SIDE), Image.Resampling.BOX)
     except (OSError, ValueError, SyntaxError, Image.DecompressionBombError):
-        small = Image.fromarray(decoded.transpose(1, 2, 0)).convert("L")
+        pass  # a format that Pillow does not know, such as DICOM
     thumbnail = np.asarray(small)
     return Fingerprint(
         hashlib.sha256(content).digest(),
         shorter_side,
         perceptual_hash(thumbnail),
         local_detail(thumbnail),
+        converted,
     )
 
 
 def read_fingerprints(
-    paths: Sequence[Path], on_progress: Callable[[int, int], None] | None = None
+    paths: Sequence[Path],
+    on_progress: Callable[[int, int], None] | None = None,
+    ranges: GreyRanges = NO_RANGES,
 ) -> list[Fingerprint | str]:
     """Fingerprints or problems in the order of `paths`, in threads: Pillow releases the GIL."""
     found = []
     with ThreadPoolExecutor(os.cpu_count()) as pool:
-        for done, each in enumerate(pool.map(read_fingerprint, paths), start=1):
+        for done, each in enumerate(
+            pool.map(partial(read_fingerprint, ranges=ranges), paths), start=1
+        ):
             found.append(each)
             if on_progress is not None:
                 on_progress(done, len(paths))

@@ -9,6 +9,8 @@ from typing import Any
 
 from sodap.formats import plural
 from sodap.streams.class_names import listing
+from sodap.streams.conversions import CONVERSIONS
+from sodap.streams.grey import NO_RANGES, GreyRange, GreyRanges
 
 DomainSplit = tuple[str, str]
 """The name of a domain and of one of its splits."""
@@ -126,6 +128,10 @@ class CheckResult:
     duplicates: tuple[Duplicates, ...] = ()
     unreadable: tuple[Flaw, ...] = ()
     tiny: tuple[Flaw, ...] = ()
+    conversions: dict[str, Counter[str]] = field(default_factory=dict)
+    """Conversion to 8-bit RGB that changes an image -> domain -> number of images."""
+    ranges: GreyRanges = NO_RANGES
+    """Black and white of deep grey images, measured on the training images."""
     without_images: tuple[str, ...] = ()
     """Domains with lists only."""
     ungrouped: tuple[str, ...] = ()
@@ -152,6 +158,17 @@ class CheckResult:
         if len(self.unreadable) > 3:
             found.append(f"{len(self.unreadable) - 3} more files cannot be read")
         return tuple(found)
+
+    @property
+    def converted(self) -> tuple[str, ...]:
+        """Which images are converted and how, one line each."""
+        lines = []
+        for kind, domains in self.conversions.items():
+            found: GreyRange | None = getattr(self.ranges, kind, None)
+            where = ", ".join(f"{name} {count}" for name, count in domains.items())
+            line = f"{plural(domains.total(), 'image')} {CONVERSIONS[kind]}"
+            lines.append(f"{line}{'' if found is None else f', {found}'} ({where})")
+        return tuple(lines)
 
     @property
     def how_to_confirm(self) -> str:
@@ -230,6 +247,8 @@ class CheckResult:
             "conflicts": [each.to_json() for each in self.conflicts],
             "unreadable": [asdict(flaw) for flaw in self.unreadable],
             "tiny": [asdict(flaw) for flaw in self.tiny],
+            "conversions": {kind: dict(found) for kind, found in self.conversions.items()},
+            "ranges": self.ranges.to_json(),
             "without_images": list(self.without_images),
             "ungrouped": list(self.ungrouped),
             "warnings": list(self.warnings),
