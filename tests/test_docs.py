@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib.util
+import json
 import re
 import sys
 from pathlib import Path
@@ -22,6 +23,7 @@ import sodap.streams.registry as stream_registry
 from sodap.drift import DriftSettings
 from sodap.errors import SodapError
 from sodap.learning import Learner, Training, load
+from sodap.methods.registry import find_method
 from sodap.methods.residual_sodap import ResidualSodapConfig
 from sodap.streams import load_stream, make_plan
 from sodap.streams.check import check_plan
@@ -133,6 +135,29 @@ def test_every_constant_of_drift_is_explained(field: str) -> None:
     names = quoted(ROOT / "docs/paper.md")
     wanted = re.compile(rf"(drift|sodap\.[\w.]+\.DriftSettings)\.{field}(=\S+)?")
     assert any(wanted.fullmatch(name) for name in names)
+
+
+def test_stored_images_are_declared_in_the_documents() -> None:
+    """docs/stored.md names every method, with those that keep nothing and those that keep images."""
+    rows = re.findall(r"^\| (`.+`) \| (.+) \|$", text_of(ROOT / "docs/stored.md"), flags=re.M)
+    stored = {name: what for names, what in rows for name in re.findall(r"`([^`]+)`", names)}
+    methods = {name: find_method(name) for name in method_registry.BUILT_IN}
+    assert methods.keys() <= stored.keys()
+    for name, method in methods.items():
+        assert (stored[name] == "nothing") == (method.stores == "nothing"), name
+        assert ("images**" in stored[name]) == ("images" in method.stores), name
+
+
+def test_the_scores_in_the_readme_follow_from_the_results() -> None:
+    summary = json.loads((ROOT / "results/summary.json").read_text("utf-8"))
+    head, *rows = re.findall(r"^\|(.+)\|$", text_of(ROOT / "README.md"), flags=re.M)
+    streams = re.findall(r"`([^`]+)`", head)
+    scores = [row for row in rows if re.search(r"\| 0\.\d{3}", row)]
+    assert len(scores) >= 3
+    for row in scores:
+        method = re.findall(r"`([^`]+)`", row)[0]
+        means = [summary[stream][method]["average_accuracy"]["mean"] for stream in streams]
+        assert re.findall(r"\b0\.\d{3}\b", row) == [f"{mean:.3f}" for mean in means], method
 
 
 @every_document

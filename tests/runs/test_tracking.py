@@ -174,11 +174,15 @@ def test_names_are_valid_for_every_tracker(notebook: Notebook, tmp_path: Path) -
     assert notebook.logged == [(1, {"R/accuracy/Z_rich _2019_": 0.5})]
 
 
-@pytest.mark.parametrize("kind", ["tensorboard", "mlflow", "wandb"])
+@pytest.mark.parametrize(
+    ("kind", "missing"),
+    [("tensorboard", "tensorboard"), ("mlflow", "mlflow"), ("wandb", "lightning")],
+)
 def test_a_missing_package_is_named(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kind: str
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kind: str, missing: str
 ) -> None:
-    monkeypatch.setattr(tracking, "find_spec", lambda name: None)
+    present = {"tensorboard", "mlflow", "wandb", "lightning"} - {missing}
+    monkeypatch.setattr(tracking, "find_spec", lambda name: name if name in present else None)
     with pytest.raises(SodapError, match=rf"--log {kind} needs .* pip install 'sodap\[track\]'"):
         Tracker(kind, RunConfig(), tmp_path)
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import AbstractContextManager, contextmanager
-from typing import Literal, TypeVar
+from typing import TypeVar
 
 import torch
 from torch import Tensor
@@ -41,17 +41,14 @@ class Runtime:
             precision = "bf16" if device == "cuda" else "fp32"
         if precision not in ("bf16", "fp32"):
             raise SodapError(f"no precision is called '{precision}'; give auto, bf16 or fp32")
-        from lightning.fabric import Fabric  # slow to import
-
-        bits: Literal["bf16-mixed", "32-true"] = "bf16-mixed" if precision == "bf16" else "32-true"
-        self.fabric = Fabric(accelerator=device, devices=1, precision=bits)
-        self.device = self.fabric.device
+        self.device = torch.device(device, 0) if device == "cuda" else torch.device(device)
+        self.half = precision == "bf16"
         self.cuda_graphs = cuda_graphs and device == "cuda"
-        self.half_on_gpu = precision == "bf16" and device == "cuda"
+        self.half_on_gpu = self.half and device == "cuda"
 
     def place(self, method: AnyMethod, *, compile: bool = False) -> AnyMethod:
         """Move a method to the device, in its precision, and compile it if asked."""
-        method.to(self.device)  # Fabric.to_device would print advice about TF32
+        method.to(self.device)
         if self.half_on_gpu:
             method.backbone.round_weights(torch.bfloat16)
         if compile:
@@ -66,7 +63,7 @@ class Runtime:
 
     def autocast(self) -> AbstractContextManager[None]:
         """Run the forward pass of the backbone in the runtime's precision."""
-        return self.fabric.autocast()
+        return torch.autocast(self.device.type, torch.bfloat16, enabled=self.half)
 
     @contextmanager
     def tf32(self, method: Method) -> Iterator[None]:
@@ -96,7 +93,7 @@ class Runtime:
 
     def backward(self, total: Tensor) -> None:
         """Backpropagate a scalar loss."""
-        self.fabric.backward(total)
+        total.backward()
 
     def observe(
         self, method: Method, split: Split, batch_size: int, order: torch.Generator | None = None

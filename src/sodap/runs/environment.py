@@ -17,7 +17,7 @@ import sodap
 from sodap.runs.record import Environment
 from sodap.version import __version__
 
-_PACKAGES = ("torch", "timm", "lightning", "numpy", "scikit-learn", "pillow")
+_PACKAGES = ("torch", "timm", "numpy", "scikit-learn", "pillow")
 
 
 def environment(method: type | None = None) -> Environment:

@@ -104,7 +104,7 @@ class Tracker(RunCallback):
         if kind not in TRACKERS:
             names = ", ".join(TRACKERS)
             raise SodapError(f"no log is called '{kind}'; there are: {names}")
-        if find_spec(kind) is None:
+        if find_spec(kind) is None or find_spec("lightning") is None:
             raise SodapError(f"--log {kind} needs an extra package: pip install 'sodap[track]'")
         self.kind, self.config, self.folder = kind, config, folder
         self.logger: Logger | None = None
