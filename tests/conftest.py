@@ -55,6 +55,9 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
 TINY_VIT: dict[str, Any] = {"backbone": "test_vit", "weights": "random", "image_size": 32}
 """Arguments of a learner with the smallest ViT of timm: a step takes a fifth of micro's time."""
 
+TINY = [*(f"{key}={value}" for key, value in TINY_VIT.items()), "device=cpu"]
+"""The same as settings of a run."""
+
 make_split = tiny_split
 make_stream = tiny_stream
 

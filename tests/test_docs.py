@@ -138,7 +138,7 @@ def test_every_constant_of_drift_is_explained(field: str) -> None:
 
 
 def test_stored_images_are_declared_in_the_documents() -> None:
-    """docs/stored.md names every method, with those that keep nothing and those that keep images."""
+    """docs/stored.md names every method: those that keep nothing, and those that keep images."""
     rows = re.findall(r"^\| (`.+`) \| (.+) \|$", text_of(ROOT / "docs/stored.md"), flags=re.M)
     stored = {name: what for names, what in rows for name in re.findall(r"`([^`]+)`", names)}
     methods = {name: find_method(name) for name in method_registry.BUILT_IN}

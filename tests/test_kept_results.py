@@ -33,6 +33,7 @@ def test_a_kept_result_is_reproduced(name: str, stages: int) -> None:
     rows = []
     for domain in stream.domains[:stages]:
         learner.learn(domain)
-        rows.append([learner.evaluate(tested).accuracy for tested in stream.domains])
+        rows.append([learner.evaluate(tested).accuracy for tested in stream.domains[:2]])
+    expected = [row[:2] for row in kept.R.accuracy[:stages]]
     # Another processor may round differently: one image of 400 is 0.0025.
-    np.testing.assert_allclose(rows, kept.R.accuracy[:stages], rtol=0, atol=0.0051)
+    np.testing.assert_allclose(rows, expected, rtol=0, atol=0.0051)

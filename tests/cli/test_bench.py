@@ -13,6 +13,7 @@ import pytest
 import typer
 from rich.console import Console
 from tests.cli.conftest import Call, start
+from tests.conftest import TINY
 from tests.reporting.records import a_record, write
 
 from sodap.cli.grids import GridProgress, report_failures
@@ -99,7 +100,7 @@ def test_a_table_warns_once_of_methods_with_different_settings(
 
 # ---------------------------------------------------------------------- real workers
 
-CHANGES = ["epochs=500", "patience=500", "batch_size=8", "device=cpu"]
+CHANGES = [*TINY, "epochs=500", "patience=500", "batch_size=8"]
 
 
 def bench(folder: Path, methods: str) -> subprocess.Popen[str]:

@@ -15,7 +15,7 @@ import numpy as np
 import pytest
 from rich.console import Console
 from tests.cli.conftest import Call, read_until, start
-from tests.conftest import TINY_VIT, make_stream
+from tests.conftest import TINY, make_stream
 from tests.reporting.records import a_record
 
 import sodap as package
@@ -25,7 +25,7 @@ from sodap.runs import load_config, run
 from sodap.runs.reading import read_record
 from sodap.storage import write_json
 
-RUN = ["stream=digits-mini", "epochs=2", "patience=2", "batch_size=8", "device=cpu"]
+RUN = [*TINY, "stream=digits-mini", "epochs=2", "patience=2", "batch_size=8"]
 
 
 def test_version_and_help(tmp_path: Path, sodap: Call) -> None:
@@ -187,7 +187,7 @@ def test_early_stopping_and_drift_are_explained(tmp_path: Path) -> None:
     changes = ["epochs=3", "patience=1", "lr=1e-12", "batch_size=8", "device=cpu"]
     shown = io.StringIO()
     with RunProgress(Console(file=shown, width=300)) as progress:
-        config = load_config("default", [*changes, *(f"{k}={v}" for k, v in TINY_VIT.items())])
+        config = load_config("default", [*changes, *TINY])
         run(config, tmp_path / "run", stream=make_stream(), callback=progress)
     last = [line for line in shown.getvalue().splitlines() if line.startswith("stage 2 domain 1: ")]
     assert "stopped early" in last[0]
@@ -215,7 +215,7 @@ def test_a_run_on_a_terminal_shows_progress_bars(tmp_path: Path) -> None:
     shown = io.StringIO()
     console = Console(file=shown, force_terminal=True, width=120, color_system=None)
     with RunProgress(console) as progress:
-        config = load_config("sequential", ["epochs=1", "batch_size=8", "device=cpu"])
+        config = load_config("sequential", [*TINY, "epochs=1", "batch_size=8"])
         run(config, tmp_path / "run", stream=make_stream(), callback=progress)
         progress.progress.refresh()
     text = shown.getvalue()

@@ -18,7 +18,7 @@ from pathlib import Path
 import pytest
 from rich.console import Console, RenderableType
 from tests.cli.conftest import SODAP, Call
-from tests.conftest import make_stream
+from tests.conftest import TINY, make_stream
 
 from sodap.cli.time_left import time_left
 from sodap.cli.watch import (
@@ -49,7 +49,7 @@ from sodap.runs.writer import Writer
 from sodap.storage import load_state, write_json
 from sodap.streams import Stage
 
-QUICK = ["epochs=2", "patience=2", "batch_size=16", "device=cpu", "evidence=false"]
+QUICK = [*TINY, "epochs=2", "patience=2", "batch_size=16", "evidence=false"]
 
 
 def shown(view: RenderableType, width: int = 300) -> str:

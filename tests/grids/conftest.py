@@ -18,9 +18,9 @@ from sodap.grids.search import RATES, Setting
 from sodap.methods.base import Batch, Observations
 from sodap.methods.sequential import Sequential
 from sodap.runs import RunRecord
-from tests.conftest import make_stream
+from tests.conftest import TINY, make_stream
 
-QUICK = ["epochs=1", "batch_size=16", "device=cpu"]
+QUICK = [*TINY, "epochs=1", "batch_size=16"]
 
 
 class Troubled(Sequential):

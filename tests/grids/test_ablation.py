@@ -23,8 +23,9 @@ from sodap.methods.residual_sodap.ablation import (
 )
 from sodap.randomness import Randomness
 from sodap.runs.reading import read_record
+from tests.conftest import TINY
 
-QUICK = ["stream=stripes", "epochs=1", "batch_size=16", "device=cpu", "evidence=false"]
+QUICK = [*TINY, "stream=stripes", "epochs=1", "batch_size=16", "evidence=false"]
 
 # The marks in the paper's table, row by row, in the order of its columns.
 COLUMNS = ["SODAP", "PUDD", "Distill", "Pseudo", "L_div", "L_norm", "UW", "QE"]

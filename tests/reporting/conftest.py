@@ -14,11 +14,10 @@ from sodap.reporting import LoadedRun, load_runs, with_composition, write_report
 from sodap.reporting.loading import load_run
 from sodap.runs import RunCallback, load_config, run
 from sodap.streams import Stage
-from tests.conftest import TINY_VIT, make_stream
+from tests.conftest import TINY, make_stream
 
 from .browser import Browser
 
-TINY = [*(f"{key}={value}" for key, value in TINY_VIT.items()), "device=cpu"]
 QUICK = [*TINY, "epochs=2", "patience=2", "batch_size=16"]
 RUNS = {
     "sodap-0": ("default", [*QUICK, "seed=0"]),

@@ -11,8 +11,8 @@ from rich.console import Console
 from sodap.cli.demo import run_demo
 from sodap.cli.report import run_report
 from sodap.errors import SodapError
+from tests.conftest import TINY
 
-from .conftest import TINY
 from .page_reader import PageReader
 from .records import a_record, write
 

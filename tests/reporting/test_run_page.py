@@ -33,9 +33,8 @@ from sodap.runs import load_config, run
 from sodap.runs.record import RunRecord
 from sodap.storage import load_state
 from sodap.streams.splits import SplitRow
-from tests.conftest import make_stream
+from tests.conftest import TINY, make_stream
 
-from .conftest import TINY
 from .page_reader import PageReader
 from .records import edited
 

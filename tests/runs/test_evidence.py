@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from tests.conftest import make_stream
+from tests.conftest import TINY, make_stream
 
 from sodap.errors import SodapError
 from sodap.evaluation import accuracy, confusion_matrix
@@ -25,7 +25,7 @@ from sodap.runs.evidence import (
 from sodap.runs.reading import read_record
 from sodap.storage import load_state
 
-QUICK = ["epochs=2", "patience=2", "batch_size=16", "device=cpu"]
+QUICK = [*TINY, "epochs=2", "patience=2", "batch_size=16"]
 
 
 @pytest.fixture(scope="module")

@@ -7,6 +7,7 @@ import shutil
 from pathlib import Path
 
 import pytest
+from tests.conftest import TINY
 
 from sodap.runs import RunRecord, load_config, run
 from sodap.storage import write_json
@@ -17,10 +18,8 @@ pytestmark = pytest.mark.slow
 
 
 def learned(folder: Path, *changes: str) -> RunRecord:
-    """A run in closed form with the small embedded network."""
-    config = load_config(
-        "ridge", ["backbone=micro", "device=cpu", "evidence=false", "keep_stages=false", *changes]
-    )
+    """A run in closed form with the smallest network."""
+    config = load_config("ridge", [*TINY, "evidence=false", "keep_stages=false", *changes])
     return run(config, folder)
 
 
@@ -116,5 +115,5 @@ def test_a_resumed_run_keeps_its_splits(shared: Path, tmp_path: Path) -> None:
     interrupted = record.model_copy(update={"status": "interrupted"})
     write_json(broken, interrupted.model_dump(mode="json"))
     shutil.copy(images[0], eyes / "domain 0" / "class 0" / "late.jpg")
-    config = load_config("ridge", ["backbone=micro", "device=cpu", f"stream={eyes}"])
+    config = load_config("ridge", [*TINY, f"stream={eyes}"])
     assert run(config, tmp_path / "run", resume=True).confusions == record.confusions

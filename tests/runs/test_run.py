@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from tests.conftest import make_stream
+from tests.conftest import TINY, make_stream
 
 import sodap
 from sodap.errors import FolderBusyError, SodapError
@@ -29,7 +29,7 @@ from sodap.runs.writer import Writer
 from sodap.storage import read_json, save_state, write_bytes
 from sodap.streams import Stage, Stream
 
-QUICK = ["epochs=2", "patience=2", "batch_size=16", "device=cpu"]
+QUICK = [*TINY, "epochs=2", "patience=2", "batch_size=16"]
 GOLDEN = Path(__file__).parent / "golden"
 
 Finished = tuple[Path, RunRecord]
@@ -197,15 +197,17 @@ def test_an_interrupted_run_ends_with_the_same_result(
 
 
 @pytest.mark.filterwarnings("ignore::sodap.runs.runner.OtherProgramWarning")
-def test_a_checkpoint_of_format_1_is_resumed(simple: Finished, tmp_path: Path) -> None:
+def test_a_checkpoint_of_format_1_is_resumed(tmp_path: Path) -> None:
     folder = tmp_path / "run"
     shutil.copytree(GOLDEN / "interrupted-1", folder)
+    config = quick("sequential", "backbone=micro", "weights=pretrained", "image_size=null")
+    whole = run(config, tmp_path / "whole", stream=make_stream())
     before = read_record(folder / "record.json")
     assert (before.status, len(before.stages)) == ("interrupted", 1)
-    record = run(quick(), folder, stream=make_stream(), resume=True)
+    record = run(config, folder, stream=make_stream(), resume=True)
     assert record.status == "finished"
-    assert record.confusions == simple[1].confusions
-    assert epochs_of(folder) == epochs_of(simple[0])
+    assert record.confusions == whole.confusions
+    assert epochs_of(folder) == epochs_of(tmp_path / "whole")
     assert len(record.earlier_environments) == 1
 
 

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 import torch
-from tests.conftest import make_stream
+from tests.conftest import TINY, make_stream
 
 import sodap.runs.tracking as tracking
 from sodap.errors import SodapError
@@ -22,7 +22,7 @@ from sodap.runs.record import EpochRow
 from sodap.runs.tracking import LostTrackerWarning, Tracker, step_numbers
 from sodap.streams import Stage
 
-QUICK = ["epochs=2", "patience=2", "batch_size=16", "device=cpu", "evidence=false"]
+QUICK = [*TINY, "epochs=2", "patience=2", "batch_size=16", "evidence=false"]
 
 
 class Notebook:

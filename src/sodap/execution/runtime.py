@@ -7,7 +7,6 @@ from contextlib import AbstractContextManager, contextmanager
 from typing import TypeVar
 
 import torch
-from torch import Tensor
 
 from sodap.errors import SodapError
 from sodap.execution.eager import compiled_only_if
@@ -90,10 +89,6 @@ class Runtime:
             yield
 
     # ------------------------------------------------------------------ work on the device
-
-    def backward(self, total: Tensor) -> None:
-        """Backpropagate a scalar loss."""
-        total.backward()
 
     def observe(
         self, method: Method, split: Split, batch_size: int, order: torch.Generator | None = None

@@ -116,7 +116,7 @@ class _EagerStep:
             with runtime.autocast():
                 losses = method.losses(self._batch(images, labels))
                 total = method.total(losses)
-            runtime.backward(total)
+            torch.autograd.backward(total)
         method.before_step()
         self.optimizer.step()
         method.after_step()
