@@ -7,8 +7,33 @@ import math
 import torch
 from torch import Tensor
 
+from sodap.preserving.exact import ExactModule
+
 LARGEST = 1e4
 """Bounds of the factor: 1/LARGEST to LARGEST."""
+
+
+class RunningSharpness(ExactModule):
+    """Geometric mean of the factors fitted on several domains, weighted by their images."""
+
+    logarithm: Tensor  # []
+    images: Tensor  # []
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.register_buffer("logarithm", torch.zeros((), dtype=torch.float64))
+        self.register_buffer("images", torch.zeros((), dtype=torch.float64))
+
+    @property
+    def value(self) -> Tensor:
+        """The mean `[]`; 1 if none was fitted yet."""
+        return self.logarithm.exp()
+
+    @torch.no_grad()
+    def add(self, sharpness: float, images: int) -> None:
+        """Take a factor that was fitted on so many images into the mean."""
+        self.images += images
+        self.logarithm += (math.log(sharpness) - self.logarithm) * images / self.images
 
 
 @torch.no_grad()

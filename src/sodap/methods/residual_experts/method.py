@@ -4,7 +4,7 @@
     base      stage 1's low-rank residual in the later blocks, and a ridge regression on the last
               blocks with sums over all domains: it cannot forget
     experts   one further low-rank residual and head per domain, trained once and frozen for good
-    gate      a ridge regression with the domains as classes: p(d | x)
+    gate      linear discriminant analysis with the domains as classes: p(d | x)
     answer    p(y | x) = mean of base(y | x) and Σ_d p(d | x) expert_d(y | x)
 
 An image is shown to the most probable experts only. The probability of the other domains goes to
@@ -32,6 +32,7 @@ from sodap.methods.base import (
     StageInfo,
     tensor_bytes,
 )
+from sodap.methods.parts.domain_gate import DomainGate
 from sodap.methods.parts.frozen_experts import FrozenExperts
 from sodap.methods.parts.ridge_classifier import RidgeClassifier
 from sodap.methods.registry import register_method
@@ -74,7 +75,7 @@ class ResidualExperts(Method):
         self.register_buffer("base_residual", torch.zeros_like(self.residual.detach()))
         self.folded = FoldedBlocks(self.layout)
         self.base = RidgeClassifier(classes, width)
-        self.gate = RidgeClassifier(c.budget, self.network.statistics_width)
+        self.gate = DomainGate(c.budget, self.network.statistics_width)
         self.experts = FrozenExperts(self.layout, c.budget, width, classes)
         self.register_buffer("ended", torch.zeros((), dtype=torch.int64))
         self.register_buffer("experts_in_use", torch.zeros((), dtype=torch.int64))
@@ -149,8 +150,7 @@ class ResidualExperts(Method):
         # domain is known: then it only adds to the sums, and its expert stays as it is.
         merged = self._make_room()
         statistics, features, labels = self._observe(train)
-        domain = torch.full_like(labels, self._count)
-        info = {"gate": self.gate.learn(statistics, domain), "merged": merged}
+        info = {"gate": self.gate.learn(statistics, self._count), "merged": merged}
         info["base"] = self.base.learn(features, labels)
         self._start_expert()
         return info
@@ -178,10 +178,10 @@ class ResidualExperts(Method):
     @torch.no_grad()
     def _make_room(self) -> list[int] | None:
         """Merge the two nearest experts if the budget is used up; return their numbers."""
-        budget, last = self.config.budget, self._count - 1
-        if self._count < budget:
+        last = self._count - 1
+        if self._count < self.config.budget:
             return None
-        one, other = divmod(int(self.gate.distances().argmin()), budget)
+        one, other = self.gate.nearest_pair()
         self.experts.merge(one, other, self.gate.counts[[one, other]])
         self.gate.merge(one, other)
         if other != last:
