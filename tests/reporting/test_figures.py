@@ -150,13 +150,32 @@ def test_calibration_errors_are_complete_under_long_names(name: str, count: int)
     canvas = FigureCanvasAgg(figure)
     canvas.draw()  # type: ignore[no-untyped-call]
     renderer = canvas.get_renderer()  # type: ignore[no-untyped-call]
-    boxes = [axes.title.get_window_extent(renderer) for axes in figure.axes]
-    for axes, each, box in zip(figure.axes, found, boxes, strict=True):
+    titled = [axes for axes in figure.axes if axes.get_title()]
+    boxes = [axes.title.get_window_extent(renderer) for axes in titled]
+    for axes, each, box in zip(titled, found, boxes, strict=True):
         assert axes.get_title().endswith(f"\nECE {each.error:.3f}")
         assert box.x0 >= 0
         assert box.x1 <= figure.bbox.width
         others = [*boxes, *(label.get_window_extent(renderer) for label in figure.texts)]
         assert sum(box.overlaps(other) for other in others) == 1, "only itself"
+
+
+def test_bins_without_a_right_answer_can_be_seen() -> None:
+    """What was hidden: a bar of height 0. A model that is always wrong is drawn as well."""
+    sure = [0.3] * 4 + [0.9] * 60 + [0.55]
+    figure = calibration([reliability(sure, [False] * 65)], ["snow"])
+    canvas = FigureCanvasAgg(figure)
+    canvas.draw()  # type: ignore[no-untyped-call]
+    above, below = figure.axes
+    (dots,) = [line for line in above.lines if line.get_marker() == "o"]
+    assert np.allclose(np.array(dots.get_xydata()), [[0.3, 0], [0.55, 0], [0.9, 0]])
+    assert not dots.get_clip_on(), "half of a dot at 0 would be cut off"
+    (gaps,) = above.collections
+    assert [path.vertices[1][1] for path in gaps.get_paths()] == pytest.approx([0.3, 0.55, 0.9])
+    assert [bar.get_height() for bar in below.containers[0]] == [4, 1, 60]
+    box = below.get_window_extent()
+    single = below.containers[0][1].get_window_extent()
+    assert single.height > 0.05 * box.height, "one image beside 60"
 
 
 # ------------------------------------------------------------------ prompts

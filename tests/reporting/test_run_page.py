@@ -17,7 +17,7 @@ from PIL import Image
 from sodap.evaluation import effects, metric_intervals, reliability
 from sodap.reporting import METRICS, LoadedRun, load_runs
 from sodap.reporting.figures import prompts as prompt_figures
-from sodap.reporting.pages.accuracy import calibration, metrics_table
+from sodap.reporting.pages.accuracy import bin_tables, calibration, metrics_table
 from sodap.reporting.pages.blocks import Block, FigureBlock, Paragraph, Section
 from sodap.reporting.pages.composition import effects_table
 from sodap.reporting.pages.cost import cost_table, stage_seconds
@@ -126,18 +126,23 @@ def test_recall_and_confusion(full: LoadedRun, axes: dict[str, list[Axes]]) -> N
 
 
 def test_calibration(full: LoadedRun, axes: dict[str, list[Axes]]) -> None:
-    last = full.evidence[-1]
-    for panel, confidence, right in zip(
-        axes["calibration"], last.confidence, last.correct, strict=True
+    last, found = full.evidence[-1], axes["calibration"]
+    for panel, below, confidence, right in zip(
+        found[::2], found[1::2], last.confidence, last.correct, strict=True
     ):
         expected = reliability(confidence.numpy(), right.numpy())
         assert panel.get_title().endswith(f"\nECE {expected.error:.3f}")
         some = expected.counts > 0
-        bars = panel.containers[0]
-        assert np.allclose([bar.get_height() for bar in bars], expected.accuracy[some])
-        middles = [bar.get_x() + bar.get_width() / 2 for bar in bars]
-        assert np.allclose(middles, expected.confidence[some])
+        (dots,) = [line for line in panel.lines if line.get_marker() == "o"]
+        points = np.stack([expected.confidence[some], expected.accuracy[some]], 1)
+        assert np.allclose(np.array(dots.get_xydata()), points)
+        counts = [bar.get_height() for bar in below.containers[0]]
+        assert counts == expected.counts[some].tolist()
     assert len(calibration(full)) == 3
+    bins = list(bin_tables(full, calibration(full)))
+    assert [sum(row[0] for row in values(each)) for each in bins] == [
+        len(each) for each in last.confidence
+    ]
 
 
 def test_nan_predictions_are_reported(full: LoadedRun) -> None:

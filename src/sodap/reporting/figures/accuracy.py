@@ -16,6 +16,7 @@ from sodap.evaluation import Reliability
 from sodap.reporting.figures.style import (
     BLUE,
     COLOURS,
+    GREY,
     INK,
     MARKERS,
     ORANGE,
@@ -29,6 +30,7 @@ from sodap.reporting.figures.style import (
     text_colour,
     tint,
     x_labels,
+    y_ticks,
 )
 from sodap.runs.record import Matrix
 
@@ -148,19 +150,50 @@ def confusion(
 
 @styled
 def calibration(found: Sequence[Reliability], domains: Sequence[str]) -> Figure:
-    """One reliability diagram per domain; wider bars have more predictions."""
+    """One reliability diagram per domain, with the number of images of each bin below it.
+
+    A bin without right answers has no bar, but a dot at 0 and a line to where it should be.
+    """
     found = found[:MAX_PANELS]
     columns = min(len(found), 4 if len(found) > 3 else 3)
-    figure, all_axes = panels(len(found), columns, 1.9, 2.25)
-    for axes, name, each in zip(all_axes, domains, found, strict=False):
+    rows = -(-len(found) // columns)
+    figure = Figure(figsize=(max(WIDTH, 1.9 * columns), 3.1 * rows))
+    grid = figure.add_gridspec(2 * rows, columns, height_ratios=[3, 1] * rows)
+    most = max(int(each.counts.max()) for each in found)
+    for place, (name, each) in enumerate(zip(domains, found, strict=False)):
+        row, column = divmod(place, columns)
+        above = figure.add_subplot(grid[2 * row, column])
+        below = figure.add_subplot(grid[2 * row + 1, column], sharex=above)
         # The number has its own line: a long name may be shortened, the number must not.
-        axes.set_title(f"{name}\nECE {each.error:.3f}", size=9)
-        some = each.counts > 0
-        width = (0.35 + 0.65 * each.counts[some] / each.counts.max()) / len(each.counts)
-        axes.bar(each.confidence[some], each.accuracy[some], width, color=BLUE, alpha=0.85)
-        axes.plot([0, 1], [0, 1], color=ORANGE, lw=1.2)
-        axes.set(xlim=(0, 1), ylim=(0, 1), xticks=[0, 0.5, 1], yticks=[0, 0.5, 1])
-        axes.grid(axis="y", color=INK, alpha=0.15)
+        above.set_title(f"{name}\nECE {each.error:.3f}", size=9)
+        _reliability(above, each)
+        _counts(below, each, most)
+        if column == 0:
+            above.set_ylabel("accuracy")
+            below.set_ylabel("images")
     figure.supxlabel("confidence", size=10)
-    figure.supylabel("accuracy", size=10)
     return figure
+
+
+def _reliability(axes: Axes, found: Reliability) -> None:
+    """Accuracy of each bin that has images, and its distance to the diagonal."""
+    some = found.counts > 0
+    sure, right = found.confidence[some], found.accuracy[some]
+    axes.bar(sure, right, 0.8 / len(found.counts), color=BLUE, alpha=0.6)
+    axes.vlines(sure, right, sure, color=ORANGE, lw=1.6)
+    axes.plot([0, 1], [0, 1], color=ORANGE, lw=1.2)
+    axes.plot(sure, right, "o", ms=4, color=BLUE, clip_on=False, zorder=3)
+    axes.set(xlim=(0, 1), ylim=(0, 1), xticks=[0, 0.5, 1], yticks=[0, 0.5, 1])
+    axes.tick_params(labelbottom=False)
+    axes.grid(axis="y", color=INK, alpha=0.15)
+
+
+def _counts(axes: Axes, found: Reliability, most: int) -> None:
+    """Images of each bin, on a logarithmic axis, so that a single one can be seen."""
+    some = found.counts > 0
+    axes.bar(found.confidence[some], found.counts[some], 0.8 / len(found.counts), color=GREY)
+    axes.set_yscale("log")
+    axes.set_ylim(0.5, 2 * most)
+    highest = int(found.counts.max())
+    y_ticks(axes, [1, highest] if highest > 9 else [highest])  # not one upon the other
+    axes.set_xticks([0, 0.5, 1])

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 import numpy as np
 
@@ -26,6 +26,7 @@ from sodap.reporting.tables.table import (
     Table,
     change_cell,
     count_cell,
+    number_cell,
     number_table,
     score_cell,
 )
@@ -85,10 +86,11 @@ def _blocks(run: LoadedRun) -> Iterator[Block]:
             "calibration",
             f"Calibration of {run.title} on each domain, after the last stage",
             figures.calibration(found, run.domains),
-            "Accuracy of predictions with similar confidence. A bar below the line is "
-            "overconfident; wider bars have more predictions. ECE is the mean distance to the "
-            "line.",
-            [calibration_table(run)],
+            "Above: accuracy of predictions with similar confidence; a dot below the diagonal is "
+            "overconfident, and a dot at 0 is a bin without a right answer. Below: number of "
+            "images in each bin, on a logarithmic axis. ECE is the mean distance to the diagonal, "
+            "weighted by images.",
+            [calibration_table(run), *bin_tables(run, found)],
             wide=len(run.domains) > 3,
         )
 
@@ -172,6 +174,24 @@ def calibration(run: LoadedRun, stage: int = -1) -> list[Reliability]:
         reliability(confidence.numpy(), right.numpy())
         for confidence, right in zip(found.confidence, found.correct, strict=True)
     ]
+
+
+def bin_tables(run: LoadedRun, found: Sequence[Reliability]) -> Iterator[Table]:
+    """Images, confidence and accuracy of every bin with images."""
+    for name, each in zip(run.domains, found, strict=True):
+        bins = len(each.counts)
+        rows: list[Row] = [
+            [
+                f"{place / bins:.2f} to {(place + 1) / bins:.2f}",
+                number_cell(int(each.counts[place])),
+                score_cell(float(each.confidence[place])),
+                score_cell(float(each.accuracy[place])),
+            ]
+            for place in range(bins)
+            if each.counts[place]
+        ]
+        heads = ["Confidence", "Images", "Mean confidence", "Accuracy"]
+        yield Table(f"{name}: bins of confidence after the last stage", heads, rows)
 
 
 def calibration_table(run: LoadedRun) -> Table:
