@@ -128,7 +128,7 @@ def test_a_killed_worker_costs_only_its_run(tmp_path: Path) -> None:
     assert process.returncode == 1, errors
     assert "failed: digits-mini sequential seed 0: the worker died (SIGKILL" in errors
     assert "1 failed; try again with the same command" in errors
-    assert "digits-mini ridge seed 0: AvgACC" in output
+    assert "digits-mini ridge seed 0: final " in output
     ridge = read_record(home / "ridge" / "s0" / "record.json")
     assert ridge.status == "finished"
     assert ridge.jobs == 1

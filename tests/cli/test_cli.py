@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 import json
 import os
+import pty
 import re
 import signal
 import subprocess
@@ -21,7 +22,8 @@ from tests.reporting.records import a_record
 import sodap as package
 from sodap.cli.progress import RunProgress
 from sodap.cli.result import MAX_CLASSES, show_result
-from sodap.runs import load_config, run
+from sodap.methods import options_of
+from sodap.runs import RunConfig, load_config, run
 from sodap.runs.reading import read_record
 from sodap.storage import write_json
 
@@ -36,6 +38,55 @@ def test_version_and_help(tmp_path: Path, sodap: Call) -> None:
         assert f" {command} " in shown.out
     as_module = [sys.executable, "-m", "sodap", "--version"]
     assert subprocess.check_output(as_module, cwd=tmp_path, text=True) == sodap("--version").out
+
+
+@pytest.mark.parametrize("command", ["run", "bench", "ablate"])
+def test_help_lists_every_key_with_its_default_and_meaning(sodap: Call, command: str) -> None:
+    shown = sodap(command, "--help")
+    assert shown.code == 0
+    words = " ".join(shown.out.split())
+    keys = [option for option in options_of(RunConfig) if option.name != "options"]
+    assert len(keys) > 20
+    for option in keys:
+        name = option.name.removeprefix("training.")
+        assert re.search(rf"(?m)^{re.escape(name)} +{re.escape(option.default)} ", shown.out), name
+        assert option.meaning.split()[0] in words
+
+
+def test_help_lists_only_keys_that_can_be_set() -> None:
+    """The names are those that a user may type."""
+    for option in options_of(RunConfig):
+        name = option.name.removeprefix("training.")
+        if name != "options" and option.default != "none":
+            assert load_config("default", ["backbone=micro", f"{name}={option.default}"])
+
+
+def test_a_terminal_shows_something_before_torch_is_imported(tmp_path: Path) -> None:
+    """A process on a terminal that ends at the moment at which it asks for torch."""
+    program = """
+import sys
+class Stop:
+    def find_spec(self, name, *_):
+        if name == "torch":
+            sys.stdout.flush()
+            raise SystemExit(7)
+sys.meta_path.insert(0, Stop())
+from sodap.cli import main
+sys.argv = ["sodap", "run", "default"]
+main()
+"""
+    ours, theirs = pty.openpty()
+    done = subprocess.run(
+        [sys.executable, "-c", program],
+        cwd=tmp_path,
+        stdout=theirs,
+        stderr=subprocess.PIPE,
+        env={**os.environ, "TERM": "xterm"},
+    )
+    os.close(theirs)
+    assert done.returncode == 7, done.stderr
+    assert b"loading" in os.read(ours, 10_000)
+    os.close(ours)
 
 
 def test_recipes_are_listed(sodap: Call) -> None:

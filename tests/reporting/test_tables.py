@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import io
+import json
 import re
 from pathlib import Path
 
@@ -21,9 +22,18 @@ from sodap.reporting import (
     as_latex,
     as_markdown,
     as_text,
+    conclusion,
     find_metrics,
     load_results,
     make_tables,
+)
+from sodap.reporting.tables.as_json import as_json_content
+from sodap.reporting.tables.formats import recall_markdown, recall_text
+from sodap.reporting.tables.single_runs import (
+    runs_as_csv,
+    runs_as_latex,
+    runs_as_markdown,
+    runs_as_text,
 )
 from sodap.runs.record import RunRecord
 
@@ -204,6 +214,75 @@ def test_csv_has_every_number_in_full() -> None:
     assert float(rows[3]["final_average_mean"]) == pytest.approx(0.65)
     assert rows[3]["final_average_sd"] == ""
     assert {f"{key}_sd" for key in METRICS} <= rows[0].keys()
+
+
+def test_every_run_may_have_a_row(tmp_path: Path) -> None:
+    table = the_table(3)
+    rows = list(csv.DictReader(io.StringIO(runs_as_csv([table], ALL))))
+    found = [(row["method"], row["seed"]) for row in rows]
+    assert found[:-1] == [(method, str(seed)) for method in table.methods for seed in range(3)]
+    assert found[-1] == ("constant", "")
+    for row in rows[:-1]:
+        record = a_record(row["method"], int(row["seed"]), LEVELS[row["method"]])
+        for metric in ALL:
+            assert float(row[metric.key]) == metric.of(record)
+    lines = runs_as_markdown(table, find_metrics(["final"])).splitlines()
+    assert lines[0] == "| method | seed | final |"
+    assert lines[2] == f"| `ridge` | 0 | {table.scores['ridge']['final_average'][0]:.3f} |"
+    assert len(lines) == 2 + 9 + 1
+    assert runs_as_latex(table, ALL).count("ridge & ") == 3
+
+
+def test_json_has_every_number_of_every_seed() -> None:
+    table = the_table(3)
+    content = json.loads(json.dumps(as_json_content([table], ALL, StreamTable.reference)))
+    assert "Student" in content["intervals"]
+    (shown,) = content["tables"]
+    assert shown["against"] == "residual-sodap"
+    assert shown["constant"]["final_average"] == pytest.approx(0.65)
+    assert [row["method"] for row in shown["rows"]] == table.methods
+    row = shown["rows"][0]
+    for metric in ALL:
+        expected = {str(s): metric.of(a_record("ridge", s, 0.9)) for s in range(3)}
+        assert row[metric.key]["seeds"] == expected
+        assert row[metric.key]["mean"] == pytest.approx(np.mean(list(expected.values())))
+    gap = table.differences([(m, "residual-sodap") for m in ("ridge", "sequential")], "macro_f1")[0]
+    assert gap is not None
+    assert row["macro_f1"]["difference"]["low"] == gap.low
+    assert row["macro_f1"]["difference"]["p"] == gap.p, "corrected as in the other formats"
+    assert shown["rows"][1]["macro_f1"]["difference"] is None, "the reference itself"
+
+
+def with_recall(method: str, seed: int, rain: int) -> RunRecord:
+    """A run that recognises every image of `sun` and some of `rain`."""
+    confusions = [[[6, 0], [4 - rain, rain]], [[1, 0], [9 - rain, rain]]]
+    return a_record(method, seed, confusions=[confusions, confusions])
+
+
+def test_recall_of_every_class_and_classes_that_are_never_found() -> None:
+    (table,) = tables_of([with_recall("ridge", seed, seed) for seed in range(3)] +
+                         [with_recall("l2p", seed, 0) for seed in range(3)])  # fmt: skip
+    assert table.recall("ridge", "sun") == 1
+    assert table.recall("ridge", "rain") == pytest.approx((0 + 2 / 13 + 4 / 13) / 3)
+    assert table.never_found("ridge") == []
+    assert table.never_found("l2p") == ["rain"]
+    assert "`l2p` never finds 'rain'" in conclusion(table)
+    lines = recall_markdown(table).splitlines()
+    assert "| method | sun | rain |" in lines
+    assert "| `l2p` | 1.000 | **0.000** |" in lines
+    assert "| constant | 0.000 | 1.000 |" in lines
+    assert len(recall_text(table)) == 2
+    assert recall_text(the_table()) == [], "the records have no confusion matrices"
+
+
+def test_rows_of_single_runs_fit_80_columns() -> None:
+    console = Console(width=80, file=io.StringIO())
+    for part in runs_as_text(the_table(), ALL):
+        console.print(part)
+    assert isinstance(console.file, io.StringIO)
+    lines = console.file.getvalue().splitlines()
+    assert max(map(len, lines)) <= 80
+    assert len(lines) == 2 * (1 + 15 + 1), "no cell is wrapped"
 
 
 def test_text_fits_80_columns() -> None:

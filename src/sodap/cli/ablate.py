@@ -8,6 +8,7 @@ from pathlib import Path
 
 from rich.console import Console
 
+from sodap.cli.loading import loading
 from sodap.runs.config import check_names
 
 
@@ -24,13 +25,19 @@ def run_ablation(
 ) -> None:
     check_names(recipe, changes)  # before torch is imported, which takes seconds
 
-    from sodap.cli.grids import default_jobs, report_failures, run_with_progress
-    from sodap.grids.ablation import METHOD, Ablation
-    from sodap.grids.grid import folder_name
-    from sodap.reporting import as_text, conclusion
-    from sodap.reporting.tables.ablation import VIEWS, ablation_table, metrics_of, write_ablation
-    from sodap.reporting.tables.formats import recall_text
-    from sodap.runs.config import load_config
+    with loading(console):
+        from sodap.cli.grids import default_jobs, report_failures, run_with_progress
+        from sodap.grids.ablation import METHOD, Ablation
+        from sodap.grids.grid import folder_name
+        from sodap.reporting import as_text, conclusion
+        from sodap.reporting.tables.ablation import (
+            VIEWS,
+            ablation_table,
+            metrics_of,
+            write_ablation,
+        )
+        from sodap.reporting.tables.formats import recall_text
+        from sodap.runs.config import load_config
 
     stream = folder_name(load_config(recipe, changes).stream)
     ablation = Ablation(

@@ -9,6 +9,7 @@ from pathlib import Path
 
 from rich.console import Console
 
+from sodap.cli.loading import loading
 from sodap.grids.grid import Grid
 from sodap.grids.recipe import read_grid
 from sodap.grids.search import as_changes
@@ -38,8 +39,9 @@ def run_bench(
     )
     grid.check()
 
-    from sodap.cli.grids import default_jobs, report_failures, run_with_progress
-    from sodap.cli.table import show_tables
+    with loading(console):
+        from sodap.cli.grids import default_jobs, report_failures, run_with_progress
+        from sodap.cli.table import show_tables
 
     jobs = default_jobs(changes) if jobs is None else jobs
     summary = run_with_progress(console, replace(grid, jobs=jobs))

@@ -91,4 +91,5 @@ def _outcome(task: Task, record: RunRecord | None) -> str:
         return f"validation accuracy {metrics.final_average:.3f} ({seconds})"
     forgot = metrics.average_forgetting
     forgetting = "" if forgot is None else f", AvgF {forgot:.3f}"
-    return f"AvgACC {metrics.average_accuracy:.3f}{forgetting} ({seconds})"
+    scores = f"final {metrics.final_average:.3f}, AvgACC {metrics.average_accuracy:.3f}{forgetting}"
+    return f"{scores} ({seconds})"

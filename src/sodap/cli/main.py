@@ -13,6 +13,8 @@ from rich.table import Table
 
 from sodap.allocator import keep_freed_memory
 from sodap.cli.data import app as data_app
+from sodap.cli.keys import KeysCommand
+from sodap.cli.loading import loading
 from sodap.errors import SodapError
 from sodap.interruption import interrupt_on_sigterm
 from sodap.threads import configure_threads
@@ -32,7 +34,10 @@ console = Console()
 
 Changes = Annotated[
     list[str] | None,
-    typer.Argument(metavar="[KEY=VALUE]...", help="Settings to change, e.g. lr=3e-4."),
+    typer.Argument(
+        metavar="[KEY=VALUE]...",
+        help="Settings to change, e.g. lr=3e-4; all keys are listed below.",
+    ),
 ]
 Runs = Annotated[list[Path], typer.Argument(help="Folders of runs, or record files.")]
 Jobs = Annotated[
@@ -75,7 +80,7 @@ def _options(
     """Image classifiers that keep learning, domain by domain, without keeping old images."""
 
 
-@app.command()
+@app.command(cls=KeysCommand)
 def run(
     recipe: Annotated[str, typer.Argument(help="Name of a recipe (see `sodap recipes`), or file.")],
     changes: Changes = None,
@@ -104,12 +109,13 @@ def demo(
     seed: Annotated[int, typer.Option(min=0, help="Seed of all random numbers.")] = 0,
 ) -> None:
     """Learn the embedded stream of digits with two methods, and compare them in a report."""
-    from sodap.cli.demo import run_demo
+    with loading(console):
+        from sodap.cli.demo import run_demo
 
     run_demo(console, out, seed)
 
 
-@app.command()
+@app.command(cls=KeysCommand)
 def bench(
     grid: Annotated[str, typer.Argument(help="Name of a grid (table1), or file.")],
     changes: Changes = None,
@@ -144,7 +150,9 @@ def bench(
 @app.command()
 def table(
     runs: Runs,
-    form: Annotated[str, typer.Option("--format", help="text, markdown, latex or csv.")] = "text",
+    form: Annotated[
+        str, typer.Option("--format", help="text, markdown, latex, csv or json.")
+    ] = "text",
     against: Annotated[
         str | None,
         typer.Option(
@@ -154,15 +162,19 @@ def table(
     metric: Annotated[
         list[str] | None, typer.Option(help="A column, e.g. final_average; may be repeated.")
     ] = None,
+    each_seed: Annotated[
+        bool, typer.Option("--each-seed", help="A row for every run, not for every method.")
+    ] = False,
 ) -> None:
     """Show scores of runs, mean and standard deviation over seeds, and significant differences."""
     _check_exist(runs)
-    from sodap.cli.table import show_tables
+    with loading(console):
+        from sodap.cli.table import show_tables
 
-    show_tables(console, runs, form, against, metric or [])
+    show_tables(console, runs, form, against, metric or [], each_seed=each_seed)
 
 
-@app.command()
+@app.command(cls=KeysCommand)
 def ablate(
     recipe: Annotated[str, typer.Argument(help="A recipe of residual-sodap, or a file.")],
     changes: Changes = None,
@@ -202,7 +214,8 @@ def watch(
         raise SodapError(f"{folder} is a file, not the folder of a run")
     if not folder.exists() and (once or not console.is_terminal):
         raise SodapError(f"there is no run at {folder}")
-    from sodap.cli.watch import watch_run
+    with loading(console):
+        from sodap.cli.watch import watch_run
 
     watch_run(console, folder, once=once)
 
@@ -228,7 +241,8 @@ def report(
 ) -> None:
     """Write a page with all figures about one run, or one that compares several."""
     _check_exist(runs)
-    from sodap.cli.report import run_report
+    with loading(console):
+        from sodap.cli.report import run_report
 
     run_report(console, runs, out, images=images, composed=compose, against=against)
 

@@ -9,6 +9,7 @@ from pathlib import Path
 import typer
 from rich.console import Console
 
+from sodap.cli.loading import loading
 from sodap.runs.config import check_names, load_config, recipe_names
 
 
@@ -22,17 +23,19 @@ def run_recipe(
     logs: Sequence[str],
 ) -> None:
     check_names(recipe, changes)  # before torch is imported, which takes seconds
-    config = load_config(recipe, changes)
+    with loading(console):
+        config = load_config(recipe, changes)
+
+        from sodap.backbones import fetch_weights
+        from sodap.cli.probe import warn_of_inert_parts
+        from sodap.cli.progress import RunProgress
+        from sodap.cli.result import show_result
+        from sodap.runs.callback import Callbacks
+        from sodap.runs.runner import check_folder, run
+        from sodap.runs.tracking import Tracker
+
     name = f"{Path(config.stream).resolve().stem}-{config.method}-s{config.seed}"
     folder = out or Path("runs") / name
-
-    from sodap.backbones import fetch_weights
-    from sodap.cli.probe import warn_of_inert_parts
-    from sodap.cli.progress import RunProgress
-    from sodap.cli.result import show_result
-    from sodap.runs.callback import Callbacks
-    from sodap.runs.runner import check_folder, run
-    from sodap.runs.tracking import Tracker
 
     trackers = [Tracker(kind, config, folder) for kind in dict.fromkeys(logs)]
     finished = check_folder(config, folder, resume=resume)

@@ -17,7 +17,7 @@ from rich.markup import escape
 from rich.table import Table as TextTable
 from rich.text import Text
 
-from sodap.evaluation import MIN_SEEDS
+from sodap.evaluation import MEANINGS, MIN_SEEDS
 from sodap.formats import MISSING, format_score
 from sodap.reporting.tables.metrics import Metric
 from sodap.reporting.tables.stream_table import CONSTANT, StreamTable
@@ -69,22 +69,35 @@ def legend(table: StreamTable, metrics: Sequence[Metric], against: str) -> str:
     )
 
 
+def meanings(metrics: Sequence[Metric]) -> str:
+    """What the scores of a table mean, a line each."""
+    return "\n".join(f"{m.title}: {MEANINGS[m.title]}" for m in metrics if m.title in MEANINGS)
+
+
 def as_text(
     table: StreamTable, metrics: Sequence[Metric], against: str | None
 ) -> list[TextTable | Text]:
     """Tables for a terminal of 80 columns: the main metrics, then the others, then a legend."""
-    notes = [Text(legend(table, metrics, against))] if against is not None else []
+    notes = [Text(meanings(metrics), "dim")]
+    if against is not None:
+        notes.insert(0, Text(legend(table, metrics, against)))
+    first, *rest = narrow(metrics)
+    others = [_method_table(table, some, None) for some in rest]
+    return [_method_table(table, first, against), *others, *notes]
+
+
+def narrow(metrics: Sequence[Metric]) -> list[list[Metric]]:
+    """The metrics of each table on a narrow terminal: the main ones, then the others."""
     if len(metrics) <= len(MAIN_METRICS):
-        return [_text_table(table, metrics, against), *notes]
+        return [list(metrics)]
     first = [metric for metric in metrics if metric.key in MAIN_METRICS] or list(metrics[:3])
-    rest = [metric for metric in metrics if metric not in first]
-    return [_text_table(table, first, against), _text_table(table, rest, None), *notes]
+    return [first, [metric for metric in metrics if metric not in first]]
 
 
-def _text_table(table: StreamTable, metrics: Sequence[Metric], against: str | None) -> TextTable:
+def _method_table(table: StreamTable, metrics: Sequence[Metric], against: str | None) -> TextTable:
     heads = ["method", "n", *(metric.short or metric.title for metric in metrics)]
     heads += method_heads(metrics, against)[len(heads) :]
-    return _text_grid(heads, method_rows(table, metrics, against, plus="±"))
+    return text_table(heads, method_rows(table, metrics, against, plus="±"))
 
 
 def recall_rows(table: StreamTable) -> tuple[list[str], list[list[Cell]]]:
@@ -109,17 +122,17 @@ def recall_rows(table: StreamTable) -> tuple[list[str], list[list[Cell]]]:
 def recall_text(table: StreamTable) -> list[TextTable | Text]:
     """Recall of each class for a terminal; empty if it is not known."""
     heads, rows = recall_rows(table)
-    return [Text(RECALL_LEGEND), _text_grid(heads, rows)] if rows else []
+    return [Text(RECALL_LEGEND), text_table(heads, rows)] if rows else []
 
 
 def recall_markdown(table: StreamTable) -> str:
     """Recall of each class; empty if it is not known."""
     heads, rows = recall_rows(table)
-    shown = [[_markdown_name(row[0].text), *row[1:]] for row in rows]
+    shown = [[markdown_name(row[0].text), *row[1:]] for row in rows]
     return f"{RECALL_LEGEND}\n\n{markdown_table(heads, shown)}" if rows else ""
 
 
-def _text_grid(heads: Sequence[str], rows: Sequence[Sequence[Cell]]) -> TextTable:
+def text_table(heads: Sequence[str], rows: Sequence[Sequence[Cell]]) -> TextTable:
     shown = TextTable(box=None, pad_edge=False, padding=(0, 1, 0, 0), header_style="dim")
     for place, head in enumerate(heads):
         # Only the names of methods may be cut: a number that is cut is another number.
@@ -138,12 +151,12 @@ def _text_grid(heads: Sequence[str], rows: Sequence[Sequence[Cell]]) -> TextTabl
 
 def as_markdown(table: StreamTable, metrics: Sequence[Metric], against: str | None) -> str:
     heads = method_heads(metrics, f"`{against}`" if against else None)
-    rows = [[_markdown_name(row[0].text), *row[1:]] for row in method_rows(table, metrics, against)]
+    rows = [[markdown_name(row[0].text), *row[1:]] for row in method_rows(table, metrics, against)]
     text = markdown_table(heads, rows)
     return text if against is None else f"{text}\n{legend(table, metrics, against)}\n"
 
 
-def _markdown_name(method: str) -> Cell:
+def markdown_name(method: str) -> Cell:
     return Cell(method if method == CONSTANT else f"`{method}`")
 
 
@@ -157,16 +170,20 @@ def markdown_table(heads: Sequence[str], rows: Sequence[Sequence[Cell]]) -> str:
 
 
 def as_latex(table: StreamTable, metrics: Sequence[Metric], against: str | None) -> str:
-    """A `tabular` with the rules of booktabs."""
     heads = method_heads(metrics, against)
+    return latex_table(table.title, heads, method_rows(table, metrics, against))
+
+
+def latex_table(title: str, heads: Sequence[str], rows: Sequence[Sequence[Cell]]) -> str:
+    """A `tabular` with the rules of booktabs."""
     lines = [
-        f"% {table.title}; needs \\usepackage{{booktabs}}",
+        f"% {title}; needs \\usepackage{{booktabs}}",
         f"\\begin{{tabular}}{{l{'r' * (len(heads) - 1)}}}",
         "\\toprule",
         f"{' & '.join(map(_tex, heads))} \\\\",
         "\\midrule",
     ]
-    for row in method_rows(table, metrics, against):
+    for row in rows:
         if row[0].text == CONSTANT:
             lines.append("\\midrule")
         cells = [f"\\textbf{{{_tex(c.text)}}}" if c.bold else _tex(c.text) for c in row]
