@@ -74,9 +74,13 @@ class Naive:
         active = (self.p["keys"], self.p["values"], 0.1 if old else 1.0)
         return [*((k, v, 1.0) for k, v in old), active]
 
+    def normal(self, q: Tensor) -> Tensor:
+        """What the memory is read and written with."""
+        return q if self.literal else F.layer_norm(q, q.shape[1:])
+
     def layer(self, q: Tensor, g: Tensor) -> tuple[Tensor, list[Tensor], Tensor]:
         """CLS with its prompt `[B, D]`, weights in each set, attention `[B, M]`."""
-        p, normal, reads, attentions = self.p, F.layer_norm(q, q.shape[1:]), [], []
+        p, normal, reads, attentions = self.p, self.normal(q), [], []
         for rows in torch.arange(q.shape[1]).chunk(self.heads):
             ask = normal @ p["to_query.weight"][rows].T + p["to_query.bias"][rows]
             key = self.m["keys"].clone() @ p["to_key.weight"][rows].T + p["to_key.bias"][rows]
@@ -117,7 +121,7 @@ class Naive:
             div.append((both * cosines(values, values).abs()).sum() / both.sum())
         losses["div"] = torch.stack(div).mean()  # (8)
         if self.stage > 1:
-            losses["norm"] = values.norm(dim=1).mean() * bool(self.frozen)  # (9)
+            losses["norm"] = values.norm(dim=1).mean() * bool(self.frozen or self.literal)  # (9)
             for name, x in {"real": f, "pseudo": self.sample(len(labels), draw)}.items():
                 losses[name] = distillation(x @ self.teacher[0].T + self.teacher[1], self.head(x))
         return losses, layers
@@ -142,7 +146,7 @@ class Naive:
         for slot in range(len(self.m["keys"])):
             targets = []
             for query, _, attention in layers[1:]:
-                share, normal = attention[:, slot, None], F.layer_norm(query, query.shape[1:])
+                share, normal = attention[:, slot, None], self.normal(query)
                 if share.mean() > 1e-4:
                     targets.append((share * normal).sum(0) / share.sum())
             for part in self.m.values() if targets else ():
@@ -172,7 +176,7 @@ class Naive:
         w = usage / sets  # (16)
         H, S = (
             -float((w * (w + 1e-10).log()).sum()),
-            set((usage > self.tau_s).nonzero().flatten().tolist()),
+            set(((w if self.literal else usage) > self.tau_s).nonzero().flatten().tolist()),
         )
         past, D = window[-99:], 0.0
         if past:

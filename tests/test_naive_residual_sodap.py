@@ -18,6 +18,7 @@ from sodap.learning import Learner, Training
 from sodap.methods import Batch
 from sodap.methods.residual_sodap import ResidualSodap
 from sodap.randomness import Randomness
+from sodap.runs import load_config
 from sodap.streams import Domain, Split
 from tests.conftest import TINY_VIT, make_stream
 from tests.naive_residual_sodap import Batches, Naive
@@ -27,31 +28,11 @@ Step = tuple[dict[str, Tensor], dict[str, Tensor]]
 
 STREAM = make_stream(domains=3, count=20)  # two full batches and a rest
 TRAINING = Training(epochs=3, patience=2, batch_size=8, lr=0.01, weight_decay=0.1)
-SMALL = {
-    "pool_size": 6,
-    "capacity": 40,
-    "bottleneck": 16,
-    "memory_slots": 3,
-    "drift_batch": 4,
-    # Above the mean weight of a prompt in the whole pool, below that in its own set.
-    "drift": {"min_growth": 2, "usage_threshold": 0.1},
-}
-LITERAL = {
-    "context": "cls",
-    "memory_write": "always",
-    "merge": "paper",
-    "shared_after_stage1": "trainable",
-    "feature_norm": False,
-    "drift_batch": 0,
-    "drift_skip_first": False,
-    "drift": {
-        "min_growth": 2,
-        "usage_threshold": 0.1,
-        "min_entries": 1,
-        "std_floor": 0.0,
-        "threshold": 0.7,
-    },
-}
+# Sizes for a small network; all else is as the recipes have it.
+SMALL = {"pool_size": 6, "bottleneck": 16, "memory_slots": 3}
+# Above the mean weight of a prompt in the whole pool, below that in its own set.
+SMALL_DRIFT = {"min_growth": 2, "usage_threshold": 0.1}
+SMALL_DEFAULT = {"drift_batch": 4, "capacity": 40}
 
 
 @pytest.fixture
@@ -225,7 +206,10 @@ def oracle(literal: bool) -> list[After]:
 
 
 def options(literal: bool) -> dict[str, Any]:
-    return SMALL | (LITERAL if literal else {})
+    """Options of the recipe `paper` or `default`, for a small network."""
+    found = load_config("paper" if literal else "default").options
+    small = found | SMALL | ({} if literal else SMALL_DEFAULT)
+    return small | {"drift": found.get("drift", {}) | SMALL_DRIFT}
 
 
 @pytest.mark.slow

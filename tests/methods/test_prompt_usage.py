@@ -47,8 +47,8 @@ def test_usage_is_the_mean_of_the_distributions() -> None:
 
 
 def test_a_relative_threshold_counts_in_the_mean_weight_of_its_set() -> None:
-    fixed = usage_threshold(TWO_SETS, DriftSettings(usage_threshold=0.02))
+    fixed = usage_threshold(TWO_SETS.sizes, DriftSettings(usage_threshold=0.02))
     torch.testing.assert_close(fixed, torch.full((6,), 0.02))
     settings = DriftSettings(usage_threshold=0.6, relative_threshold=True)
     expected = torch.tensor([0.15] * 4 + [0.3] * 2)
-    torch.testing.assert_close(usage_threshold(TWO_SETS, settings), expected)
+    torch.testing.assert_close(usage_threshold(TWO_SETS.sizes, settings), expected)

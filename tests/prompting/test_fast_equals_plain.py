@@ -75,6 +75,7 @@ def choices() -> list[dict[str, Any]]:
         {"residual": 0.7},
         {"bottleneck": 60},  # wide: W2 and W_down are not multiplied out
         {"memory_slots": 1},
+        {"capacity": None},
     ]
     return found + numbers
 
@@ -91,7 +92,9 @@ def combinations() -> st.SearchStrategy[dict[str, Any]]:
         for name, value in choice.items():
             values.setdefault(name, {PromptingOptions.model_fields[name].default}).add(value)
     values["bottleneck"] = {8, 60}
-    return st.fixed_dictionaries({name: st.sampled_from(sorted(v)) for name, v in values.items()})
+    return st.fixed_dictionaries(
+        {name: st.sampled_from(sorted(v, key=str)) for name, v in values.items()}
+    )
 
 
 @settings(max_examples=40)

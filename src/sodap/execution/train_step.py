@@ -8,7 +8,7 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from torch.optim import AdamW
+from torch.optim import SGD, AdamW, Optimizer
 
 from sodap.errors import SodapError
 from sodap.execution.cuda_graphs import CannotCaptureError, GraphedCallable
@@ -53,7 +53,12 @@ class TrainStep:
         self.rates = [float(group["lr"]) for group in groups]
         # On a GPU one kernel updates all parameters, and a graph can read what it needs there.
         on_gpu = runtime.device.type == "cuda"
-        self.optimizer = AdamW(groups, fused=on_gpu or None, capturable=on_gpu)
+        fused, momentum = on_gpu or None, method.sgd_momentum
+        self.optimizer: Optimizer = (
+            AdamW(groups, fused=fused, capturable=on_gpu)
+            if momentum is None
+            else SGD(groups, momentum=momentum, fused=fused)
+        )
         if optimizer_state:
             self.optimizer.load_state_dict(dict(optimizer_state))
         self.optimizer.zero_grad(set_to_none=True)  # an interrupted step leaves gradients behind
@@ -105,7 +110,7 @@ class _EagerStep:
 
     method: Method
     runtime: Runtime
-    optimizer: AdamW
+    optimizer: Optimizer
     augmentation: Augmentation
     augment_generator: torch.Generator
     step_generator: torch.Generator

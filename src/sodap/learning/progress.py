@@ -57,7 +57,11 @@ class StageProgress:
         flat = {f"best.{key}": value for key, value in self.best.items()}
         flat |= {f"trace.{key}": value for key, value in self.trace.tensors().items()}
         for index, moments in self.optimizer.get("state", {}).items():
-            flat |= {f"optimizer.{index}.{key}": value for key, value in moments.items()}
+            flat |= {
+                f"optimizer.{index}.{key}": value
+                for key, value in moments.items()
+                if value is not None  # SGD's momentum of a weight without a gradient
+            }
         return flat
 
     @classmethod
@@ -73,7 +77,8 @@ class StageProgress:
                 state.setdefault(int(index), {})[key] = value
         steps = {k.removeprefix("trace."): v for k, v in tensors.items() if k.startswith("trace.")}
         for group in groups:  # JSON has no tuples
-            group["betas"] = tuple(group["betas"])
+            if "betas" in group:
+                group["betas"] = tuple(group["betas"])
         return cls(
             **fields,
             # The trace is kept on the host. A checkpoint of an earlier version has none.

@@ -146,6 +146,11 @@ class Method(nn.Module, ABC):
         """
         return True
 
+    @property
+    def sgd_momentum(self) -> float | None:
+        """Momentum of SGD, for a method that is trained with it; None for AdamW."""
+        return None
+
     @torch.no_grad()
     def frozen_features(self, images: Tensor) -> Tensor:
         """Features of the frozen backbone in float32, without gradient: `[B, D]`."""

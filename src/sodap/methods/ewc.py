@@ -8,7 +8,7 @@ over all stages.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 import torch
 import torch.nn.functional as F
@@ -27,6 +27,9 @@ if TYPE_CHECKING:
     from sodap.backbones import FrozenViT
 
 Kind = Literal["exact", "mc", "empirical", "mammoth"]
+
+MOMENTUM, DECAY = 0.9, 5e-4
+"""Of SGD, as in the table of hyperparameters in the paper on Residual SODAP."""
 
 CHUNK = 8
 """Images whose gradients are computed at once; each gradient is as large as the network."""
@@ -48,8 +51,8 @@ class EwcConfig(FinetuneConfig):
     fisher_images: int = Field(1024, ge=1, description="maximum number of training images for F")
     faithful: bool = Field(
         False,
-        description="as in the reference code: fisher=mammoth, all images, and a smaller last "
-        "batch counted as full",
+        description="as in the reference code: fisher=mammoth, all images, a smaller last batch "
+        "counted as full; SGD with momentum 0.9 and decay 5e-4, as Residual SODAP's paper lists",
     )
 
 
@@ -85,6 +88,21 @@ class OnlineEwc(Finetune):
         count = self.trainable_count()
         self.register_buffer("fisher", torch.zeros(count))
         self.register_buffer("anchor", torch.zeros(count))
+
+    @property
+    def sgd_momentum(self) -> float | None:
+        return MOMENTUM if self.config.faithful else None
+
+    @property
+    def graph_safe(self) -> bool:
+        """SGD makes its momentum in the first step, which a captured step would repeat."""
+        return super().graph_safe and not self.config.faithful
+
+    def parameter_groups(self, lr: float, weight_decay: float) -> list[dict[str, Any]]:
+        groups = super().parameter_groups(lr, weight_decay)
+        if self.config.faithful:  # of all weights, biases included
+            return [group | {"weight_decay": DECAY} for group in groups]
+        return groups
 
     def theta(self) -> dict[str, nn.Parameter]:
         """Trained weights by name in the order of F and θ*: the network, then the head."""

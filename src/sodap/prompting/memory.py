@@ -28,6 +28,7 @@ class MemoryBank(nn.Module):
         slots: int = 9,
         heads: int = 12,
         momentum: float = 0.99,
+        norm: bool = True,
         learnable: bool = False,
         generator: torch.Generator | None = None,
     ) -> None:
@@ -36,6 +37,7 @@ class MemoryBank(nn.Module):
             raise ValueError(f"a width of {width} cannot be split into {heads} heads")
         self.heads = heads
         self.momentum = momentum
+        self.norm = norm
         self.learnable = learnable
         for name in ("keys", "values"):
             slot = nn.init.normal_(torch.empty(slots, width), std=0.02, generator=generator)
@@ -57,7 +59,7 @@ class MemoryBank(nn.Module):
         """
         keys = self.keys if keys is None else keys
         values = self.values if values is None else values
-        q = self.split_heads(self.to_query(standardise(query)))  # [H, B, D/H]
+        q = self.split_heads(self.to_query(self.standardise(query)))  # [H, B, D/H]
         # Cloned, so that a write between forward and backward leaves the graph intact.
         k = self.split_heads(self.to_key(keys.clone()))  # [H, M, D/H]
         v = self.split_heads(self.to_value(values.clone()))
@@ -70,6 +72,13 @@ class MemoryBank(nn.Module):
         """Split rows into heads: ``[R, D] -> [H, R, D/H]``."""
         return rows.view(len(rows), self.heads, -1).transpose(0, 1)
 
+    def standardise(self, query: Tensor) -> Tensor:
+        """Apply LayerNorm without parameters, unless ``norm`` is off.
+
+        CLS norms grow with depth, but all layers share the slots.
+        """
+        return F.layer_norm(query, query.shape[-1:]) if self.norm else query
+
     @torch.no_grad()
     def write(self, queries: Sequence[Tensor], attentions: Sequence[Tensor]) -> None:
         """Move the slots one step towards the layers' queries ``[B, D]``, given ``[B, H, M]``.
@@ -80,7 +89,7 @@ class MemoryBank(nn.Module):
         """
         if self.learnable:
             return
-        query = standardise(torch.stack(list(queries)))  # [L, B, D]
+        query = self.standardise(torch.stack(list(queries)))  # [L, B, D]
         attention = torch.stack(list(attentions)).mean(2)  # [L, B, M]
         mass = attention.sum(1).unsqueeze(-1)  # [L, M, 1]
         attended = mass > NEGLIGIBLE * attention.shape[1]
@@ -90,11 +99,6 @@ class MemoryBank(nn.Module):
         step = (1 - self.momentum) * (layers > 0).to(target.dtype)
         self.keys.lerp_(target, step)
         self.values.lerp_(target, step)
-
-
-def standardise(query: Tensor) -> Tensor:
-    """Apply LayerNorm without parameters: CLS norms grow with depth, but all layers share slots."""
-    return F.layer_norm(query, query.shape[-1:])
 
 
 def _projection(width: int, generator: torch.Generator | None) -> nn.Linear:

@@ -20,11 +20,17 @@ class PromptingOptions(BaseModel):
     sodap: bool = Field(True, description="SODAP: entmax and residual; off = softmax, one set")
 
     pool_size: int = Field(60, ge=1, description="N: prompts in stage 1")
-    capacity: int = Field(256, ge=1, le=100_000, description="most prompts the pool can hold")
+    capacity: int | None = Field(
+        256, ge=1, le=100_000, description="most prompts the pool can hold; null = no limit (paper)"
+    )
     bottleneck: int = Field(512, ge=1, description="d_a: width of prompts and adapters")
     memory_slots: int = Field(9, ge=1, description="M: slots of the memory bank")
     memory_momentum: float = Field(
         0.99, ge=0, lt=1, description="momentum of the memory bank's moving average"
+    )
+    memory_norm: bool = Field(
+        True,
+        description="LayerNorm on the query that reads and writes the memory (paper: none)",
     )
     memory_write: Literal["stage1", "always", "learned"] = Field(
         "stage1",
@@ -53,6 +59,6 @@ class PromptingOptions(BaseModel):
 
     @model_validator(mode="after")
     def _pool_fits(self) -> Self:
-        if self.pool_size > self.capacity:
+        if self.capacity is not None and self.pool_size > self.capacity:
             raise ValueError(f"a pool of capacity {self.capacity} cannot hold {self.pool_size}")
         return self

@@ -4,15 +4,19 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.nn import functional as F
 
-from sodap.freezing import freeze_rows, frozen_or_trained
+from sodap.freezing import freeze_rows, frozen_or_trained, resize_on_load
 from sodap.prompting.options import Merge
 
 UNUSED = -1
 
 
 class PromptPool(nn.Module):
-    """``P_K, P_V`` of a fixed capacity: frozen rows F, then active rows A, then unused rows.
+    """``P_K, P_V``: frozen rows F, then active rows A, then unused rows up to the capacity.
+
+    With a ``capacity`` all rows exist from the start, so that growth changes no shape. Without one
+    there are no unused rows, and growth makes longer tensors.
 
     ``copies`` is 1 for a pool that all layers share, or the depth for one per layer; all copies
     have the same partition. Rows that were added together form a generation; the latest one is A,
@@ -35,27 +39,38 @@ class PromptPool(nn.Module):
         width: int,
         *,
         size: int = 60,
-        capacity: int = 256,
+        capacity: int | None = 256,
         copies: int = 1,
         merge: Merge = "paper",
         residual: float = 0.1,
         generator: torch.Generator | None = None,
     ) -> None:
         super().__init__()
-        if not 1 <= size <= capacity:
+        if not 1 <= size <= (size if capacity is None else capacity):
             raise ValueError(f"a pool of capacity {capacity} cannot start with {size} prompts")
+        self.limited = capacity is not None
+        rows = size if capacity is None else capacity
         self.merge = merge
         self.residual = residual
-        self.capacity = capacity
-        shape = (copies, capacity, width)
+        shape = (copies, rows, width)
         self.trained_keys = nn.Parameter(torch.zeros(shape))
         self.trained_values = nn.Parameter(torch.zeros(shape))
         self.register_buffer("frozen_keys", torch.zeros(shape))
         self.register_buffer("frozen_values", torch.zeros(shape))
-        self.register_buffer("generation", torch.full((capacity,), UNUSED))
+        self.register_buffer("generation", torch.full((rows,), UNUSED))
         self.generations: tuple[int, ...] = ()
         """Rows of each generation, in the order of the rows; the last is A."""
+        if not self.limited:
+            resize_on_load(self, *self._prompts, dim=1)
+            resize_on_load(self, "generation")
         self._activate(size, generator)
+
+    _prompts = ("trained_keys", "trained_values", "frozen_keys", "frozen_values")
+
+    @property
+    def capacity(self) -> int:
+        """Number of rows that there are, used or not."""
+        return len(self.generation)
 
     @property
     def keys(self) -> Tensor:
@@ -91,8 +106,9 @@ class PromptPool(nn.Module):
         return self.generations[-1]
 
     @property
-    def unused_count(self) -> int:
-        return self.capacity - self.size
+    def unused_count(self) -> int | None:
+        """Rows left to grow into; None without a limit."""
+        return self.capacity - self.size if self.limited else None
 
     @torch.no_grad()
     def expand(self, count: int, generator: torch.Generator | None = None) -> int:
@@ -102,7 +118,8 @@ class PromptPool(nn.Module):
         """
         if count < 0:
             raise ValueError(f"a pool cannot grow by {count} prompts")
-        count = min(count, self.unused_count)
+        if self.unused_count is not None:
+            count = min(count, self.unused_count)
         if count == 0:
             return 0
         # The first generation was never a residual: it is the base and keeps its scale.
@@ -110,8 +127,18 @@ class PromptPool(nn.Module):
         scale = self.residual if self.merge == "rescale" and was_residual else 1.0
         freeze_rows(self.active, self.frozen_keys, self.trained_keys, dim=1)
         freeze_rows(self.active, self.frozen_values, self.trained_values * scale, dim=1)
+        if not self.limited:
+            self._lengthen(count)
         self._activate(count, generator)
         return count
+
+    def _lengthen(self, count: int) -> None:
+        """Add unused rows; the parameters become new ones."""
+        for name in self._prompts:
+            longer = F.pad(getattr(self, name), (0, 0, 0, count))
+            trained = name.startswith("trained")
+            setattr(self, name, nn.Parameter(longer) if trained else longer)
+        self.generation = F.pad(self.generation, (0, count), value=UNUSED)
 
     @torch.no_grad()
     def _activate(self, count: int, generator: torch.Generator | None) -> None:

@@ -71,6 +71,7 @@ class Prompter(nn.Module):
                 slots=options.memory_slots,
                 heads=heads,
                 momentum=options.memory_momentum,
+                norm=options.memory_norm,
                 learnable=options.memory_write == "learned",
                 generator=generator,
             )

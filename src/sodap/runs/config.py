@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 import yaml
-from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from pydantic import BaseModel, ConfigDict, Field, TypeAdapter, ValidationError
 
 from sodap.backbones.names import MICRO, ask_for_backbone
 from sodap.errors import SodapError, invalid
@@ -118,6 +118,22 @@ def check_weights(weights: str) -> None:
         raise SodapError(f"there is no weights file at {weights}")
 
 
+class Case(BaseModel):
+    """What a recipe sets for some streams or methods only."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    stream: list[str] | None = Field(None, description="streams; default: any")
+    method: list[str] | None = Field(None, description="methods; default: any")
+    training: dict[str, Any] = Field({}, description="training settings")
+    options: dict[str, Any] = Field({}, description="options of the methods")
+
+    def applies(self, stream: str, method: str) -> bool:
+        return (self.stream is None or stream in self.stream) and (
+            self.method is None or method in self.method
+        )
+
+
 def load_config(recipe: str, changes: Iterable[str] = ()) -> RunConfig:
     """A recipe with `key=value` changes; keys are those of the run, its training or its method."""
     _, content = read_recipe(recipe)
@@ -126,6 +142,11 @@ def load_config(recipe: str, changes: Iterable[str] = ()) -> RunConfig:
     method = str(dict(pairs).get("method", own))
     if method != own:
         content.pop("options", None)  # they are options of the recipe's method
+    stream = str(dict(pairs).get("stream", content.get("stream", "digits")))
+    for case in _cases(content.pop("cases", []), recipe):
+        if case.applies(stream, method):
+            for part in ("training", "options"):
+                content[part] = (content.get(part) or {}) | getattr(case, part)
     places = _places(method)
     for key, text in pairs:
         first, *rest = key.split(".")
@@ -144,6 +165,14 @@ def load_config(recipe: str, changes: Iterable[str] = ()) -> RunConfig:
             target = inner
         target[rest[-1] if rest else first] = value
     return validate(content, f"recipe '{recipe}'")
+
+
+def _cases(content: Any, recipe: str) -> list[Case]:
+    """The cases of a recipe; later ones win."""
+    try:
+        return TypeAdapter(list[Case]).validate_python(content)
+    except ValidationError as error:
+        raise invalid(f"recipe '{recipe}', 'cases'", error) from error
 
 
 def validate(content: Mapping[str, Any], source: str) -> RunConfig:

@@ -20,6 +20,10 @@ class ResidualSodapConfig(PromptingOptions, MethodConfig):
     pseudo: bool = Field(True, description="Pseudo: the distillation loss on sampled features")
     l_div: bool = Field(True, description="L_div: the diversity loss")
     l_norm: bool = Field(True, description="L_norm: the norm of active prompts, from stage 2")
+    l_norm_base: bool = Field(
+        False,
+        description="L_norm also in a later stage in which no prompt is frozen yet (paper)",
+    )
     uw: bool = Field(True, description="UW: learned loss weights; off = all weights 1")
 
     # 3.1 Prompting.
@@ -52,6 +56,11 @@ class ResidualSodapConfig(PromptingOptions, MethodConfig):
         True, description="compare with the old domain's usage, not only with earlier batches"
     )
     drift_batch: int = Field(16, ge=0, description="images a usage vector; 0 = batch size (paper)")
+    drift_sets: Literal["own", "joined"] = Field(
+        "own",
+        description="S: prompts used by the weights of their own set, F or A, or by the joined "
+        "weights that H is computed from (paper)",
+    )
     drift_skip_first: bool = Field(
         True, description="leave layer 0 out where its routing is the same for all images"
     )

@@ -120,9 +120,10 @@ class ResidualSodap(Method):
         if self.stage == 1:
             return losses
         if "norm" in names:
-            # Without F the active prompts are the base, not a residual, and may be large.
             norm = self.prompter.norm()
-            losses["norm"] = norm if self.prompter.pool.frozen_count else torch.zeros_like(norm)
+            # Without F the active prompts are the base, not a residual, and may be large.
+            counts = c.l_norm_base or self.prompter.pool.frozen_count > 0
+            losses["norm"] = norm if counts else torch.zeros_like(norm)
         if "real" in names:
             losses["real"] = distillation_loss(
                 logits, self.teacher(features), c.distill_temperature
@@ -220,8 +221,11 @@ class ResidualSodap(Method):
             if statistics is not None:
                 statistics.update(features, labels)
         usage, within = means.stacked().double().cpu().unbind(1)  # [groups, L, N]
-        threshold = usage_threshold(self.prompter.groups, self.config.drift)
-        used = usage_set(within.numpy(), threshold.numpy())
+        groups, settings = self.prompter.groups, self.config.drift
+        if self.config.drift_sets == "own":
+            used = usage_set(within.numpy(), usage_threshold(groups.sizes, settings).numpy())
+        else:
+            used = usage_set(usage.numpy(), usage_threshold([groups.size], settings).numpy())
         detector = DriftDetector(
             len(self.drift_layers), self.prompter.pool.size, self.config.drift, window
         )
@@ -245,8 +249,8 @@ class ResidualSodap(Method):
         slow = self.stage > 1 and self.config.shared_after_stage1 == "low_lr"
         return self.config.shared_lr if shared and slow else 1.0
 
-    def pool(self) -> dict[str, int]:
-        """Number of frozen, active and unused prompts."""
+    def pool(self) -> dict[str, int | None]:
+        """Number of frozen, active and unused prompts; None unused without a capacity."""
         pool = self.prompter.pool
         return {
             "frozen": pool.frozen_count,

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import torch
 from torch import Tensor
 
 from sodap.drift import DriftSettings
-from sodap.prompting import Groups, Routing
+from sodap.prompting import Routing
 
 
 class GroupMeans:
@@ -50,11 +52,12 @@ def usage_of(routings: list[Routing]) -> Tensor:
     return torch.stack([joined, within], 1)
 
 
-def usage_threshold(groups: Groups, settings: DriftSettings) -> Tensor:
+def usage_threshold(sizes: Sequence[int], settings: DriftSettings) -> Tensor:
     """Mean weight within its own set above which a prompt counts as used, `[N]`.
 
-    A relative threshold is a multiple of the mean weight of the set.
+    `sizes` are the numbers of prompts of the sets, each with weights that sum to 1. A relative
+    threshold is a multiple of the mean weight of the set.
     """
-    sizes = torch.tensor(groups.sizes)
-    unit = 1 / sizes if settings.relative_threshold else torch.ones(len(sizes))
-    return (settings.usage_threshold * unit).repeat_interleave(sizes)
+    counts = torch.tensor(sizes)
+    unit = 1 / counts if settings.relative_threshold else torch.ones(len(counts))
+    return (settings.usage_threshold * unit).repeat_interleave(counts)

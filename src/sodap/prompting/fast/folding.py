@@ -17,10 +17,11 @@ from sodap.prompting.memory import MemoryBank
 class FoldedMemory(NamedTuple):
     """The memory bank with its four projections folded into the slots; H heads, M slots."""
 
-    keys: Tensor  # [H·M, D], to be multiplied with a standardised query
+    keys: Tensor  # [H·M, D], to be multiplied with a query, standardised or not
     bias: Tensor  # [H·M]
     values: Tensor  # [H·M, D], as they are added to what is retrieved
     output_bias: Tensor  # [D]
+    norm: bool  # whether queries are standardised
 
 
 def fold_memory(memory: MemoryBank) -> FoldedMemory:
@@ -38,6 +39,7 @@ def fold_memory(memory: MemoryBank) -> FoldedMemory:
         bias.flatten(),
         (v @ output_weight).flatten(0, 1),
         memory.to_output.bias,
+        memory.norm,
     )
 
 
@@ -45,7 +47,7 @@ class FoldedWeights(NamedTuple):
     """All that the layers of a pass multiply with, for an adapter with a query enhancer."""
 
     query: Tensor  # [D, H·M + 2d]: keys of the memory, W_down, and the part of W1 for the query
-    key_sums: Tensor  # [H·M], sums of the memory's keys over D
+    key_sums: Tensor | None  # [H·M], sums of the memory's keys over D; None: queries as they are
     memory_bias: Tensor  # [H·M]
     hidden_bias: Tensor  # [B, d], what the context and the memory's bias add to the hidden layer
     memory: Tensor  # [H·M, d], what each slot adds to the hidden layer
@@ -77,7 +79,7 @@ def fold(
     )
     return FoldedWeights(
         query=torch.cat([memory.keys.mT, adapter.W_down, for_query], dim=1),
-        key_sums=memory.keys.sum(1),
+        key_sums=memory.keys.sum(1) if memory.norm else None,
         memory_bias=memory.bias,
         hidden_bias=torch.addmm(memory.output_bias @ for_memory, context, for_context),
         memory=memory.values @ for_memory,

@@ -25,8 +25,8 @@ UNIT_EPS = 1e-6
 class Saved(NamedTuple):
     """What the backward pass of a layer needs of its forward pass; B rows each."""
 
-    mean: Tensor  # [B, 1], mean of the query
-    scale: Tensor  # [B, 1], one over its standard deviation
+    mean: Tensor  # [B, 1], mean of the query; 0 where queries are not standardised
+    scale: Tensor  # [B, 1], one over its standard deviation; else 1
     scores: Tensor  # [B, H·M], of the memory's slots, without bias
     attention: Tensor  # [B, H·M]
     hidden: Tensor  # [B, d], before LayerNorm
@@ -50,13 +50,17 @@ class Grads(NamedTuple):
 def logits_forward(query: Tensor, weights: FoldedWeights, heads: int) -> tuple[Tensor, Saved]:
     """Cosine logits ``[B, N]`` of queries ``[B, D]``, and what the backward pass needs."""
     slots, bottleneck = weights.memory.shape
-    # LN(q) @ keys from q @ keys: the mean and the scale of a query are factored out.
-    variance, mean = torch.var_mean(query, -1, correction=0, keepdim=True)
-    scale = (variance + NORM_EPS).rsqrt()
+    if weights.key_sums is None:
+        mean, scale = query.new_zeros(len(query), 1), query.new_ones(len(query), 1)
+    else:
+        variance, mean = torch.var_mean(query, -1, correction=0, keepdim=True)
+        scale = (variance + NORM_EPS).rsqrt()
     product = query @ weights.query
     scores, direct = product[:, :slots], product[:, slots:-bottleneck]
     hidden = product[:, -bottleneck:]
-    scores = torch.addcmul(scores, mean, weights.key_sums, value=-1) * scale
+    if weights.key_sums is not None:
+        # LN(q) @ keys from q @ keys: the mean and the scale of a query are factored out.
+        scores = torch.addcmul(scores, mean, weights.key_sums, value=-1) * scale
     attention = (scores + weights.memory_bias).view(len(query), heads, -1).softmax(-1).flatten(1)
     hidden = torch.addmm(hidden + weights.hidden_bias, attention, weights.memory)
     normal, hidden_mean, hidden_scale = torch.native_layer_norm(
@@ -120,11 +124,11 @@ def logits_backward(
     scores_grad = attention_grad - held.flatten(1)
     scaled = scores_grad * saved.scale
     product = torch.cat([scaled, z_grad, hidden_grad], dim=-1)
-    # Through the mean and the scale of the query.
-    mean_grad = (scaled * weights.key_sums).sum(-1, keepdim=True)
-    spread = (scores_grad * saved.scores).sum(-1, keepdim=True) * saved.scale.square()
     found = torch.addmm(grad, product, weights.query.mT)
-    found = found - (mean_grad + spread * (query - saved.mean)) / width
+    if weights.key_sums is not None:  # through the mean and the scale of the query
+        mean_grad = (scaled * weights.key_sums).sum(-1, keepdim=True)
+        spread = (scores_grad * saved.scores).sum(-1, keepdim=True) * saved.scale.square()
+        found = found - (mean_grad + spread * (query - saved.mean)) / width
     return found, Grads(product, normal_grad, enhancement_grad)
 
 
