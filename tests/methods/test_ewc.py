@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import dataclasses
 
 import pytest
@@ -10,9 +11,10 @@ from torch import Tensor, nn
 from torch.nn.utils import parameters_to_vector
 
 from sodap.backbones import FrozenViT
+from sodap.execution import Runtime, TrainStep
 from sodap.methods.ewc import CHUNK, Kind, OnlineEwc, squared_scores
 from sodap.streams import Stream
-from tests.conftest import NO_IMAGES, make_batch
+from tests.conftest import NO_IMAGES, make_batch, make_split
 from tests.methods.common import CLASSES, build, decayed, images_of, learner_of
 
 
@@ -142,6 +144,32 @@ def test_faithful_counts_the_last_batch_as_full(stripes: Stream) -> None:
     expected = naive_scores(model, images, train.labels, "mammoth").float() / 24
     scale = float(expected.max())
     torch.testing.assert_close(model.fisher, expected, rtol=1e-3, atol=1e-5 * scale)
+
+
+def test_faithful_trains_with_sgd(micro: FrozenViT) -> None:
+    """A stage equals steps of SGD with the momentum and decay that are listed."""
+    model = build(OnlineEwc, micro, faithful=True).train()
+    twin = copy.deepcopy(model)
+    groups = model.parameter_groups(0.1, 0.01)
+    train_step = TrainStep(model, Runtime("cpu"), groups, batch_size=4)
+    train_step.begin_epoch(1)
+    images = make_split(4, CLASSES, 0.0, seed=5).images
+    labels = torch.arange(4) % CLASSES
+    weights = list(twin.theta().values())
+    rates = [0.1 * twin.lr_factor(name) for name in twin.theta()]
+    velocity = [torch.zeros_like(weight) for weight in weights]
+    for _ in range(3):
+        train_step(images, labels)
+        losses = twin.losses(make_batch(twin, twin.backbone.prepare(images), labels))
+        grads = torch.autograd.grad(twin.total(losses), weights, allow_unused=True)
+        with torch.no_grad():
+            for weight, rate, grad, v in zip(weights, rates, grads, velocity, strict=True):
+                if grad is not None:
+                    v.mul_(0.9).add_(grad + 5e-4 * weight)
+                    weight.sub_(rate * v)
+    torch.testing.assert_close(theta_of(model), theta_of(twin), rtol=1e-4, atol=1e-6)
+    assert not model.graph_safe
+    assert build(OnlineEwc, micro).sgd_momentum is None
 
 
 def test_no_weight_decay_and_stored_bytes(micro: FrozenViT) -> None:

@@ -35,7 +35,11 @@ SMALL: dict[str, dict[str, Any]] = {
 VARIANTS: list[tuple[str, dict[str, Any]]] = [
     ("der++", {"faithful": True}),
     ("ncm", {"distance": "euclid"}),
-    ("residual-sodap", {"per_layer": "all", "stats": "per_stage", "memory_write": "always"}),
+    ("online-ewc", {"faithful": True}),
+    (
+        "residual-sodap",
+        {"per_layer": "all", "stats": "per_stage", "memory_write": "always", "capacity": None},
+    ),
     ("residual-sodap", {"backprop": "cls_row"}),
     ("slda", {"priors": "counts"}),
 ]

@@ -160,6 +160,9 @@ def test_losses_and_weights_of_each_stage() -> None:
 def test_without_frozen_prompts_there_is_no_norm_loss() -> None:
     _, (_, second) = taught(2, drift={"threshold": 1e9})
     assert not second.trace.losses["norm"].any()
+    _, (first, second) = taught(2, drift={"threshold": 1e9}, l_norm_base=True)
+    assert "norm" not in first.trace.losses
+    assert second.trace.losses["norm"].min() > 0
 
 
 def test_loss_weights_are_bounded_after_each_step() -> None:
@@ -250,6 +253,7 @@ def test_the_number_of_pseudo_samples() -> None:
         {"alpha": 2.0},
         {"alpha": 1.3},
         {"feature_norm": False},
+        {"capacity": None, "memory_norm": False, "drift_sets": "joined"},
         {"drift_prefill": False},
         {"drift_batch": 0},
         {"selection": "softmax"},

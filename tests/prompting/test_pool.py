@@ -65,6 +65,30 @@ def test_expand_clips_to_capacity() -> None:
     assert all(torch.equal(tensor, before[name]) for name, tensor in pool.state_dict().items())
 
 
+def test_without_a_capacity_the_pool_grows_as_told() -> None:
+    """Rows, partition and draws are those of a pool with room, without its unused rows."""
+    limited = PromptPool(4, size=3, capacity=400, copies=2, generator=seeded(0))
+    pool = PromptPool(4, size=3, capacity=None, copies=2, generator=seeded(0))
+    small = copy.deepcopy(pool.state_dict())
+    for stage, count in enumerate((80, 10, 300), start=1):
+        for each in (limited, pool):
+            train(each)
+            assert each.expand(count, seeded(stage)) == count
+        assert pool.unused_count is None
+        assert pool.capacity == pool.size == limited.size
+        for name in ("keys", "values"):
+            torch.testing.assert_close(
+                getattr(pool, name), getattr(limited, name)[:, : pool.size], rtol=0, atol=0
+            )
+        assert torch.equal(pool.active, limited.active[: pool.size])
+    large = copy.deepcopy(pool.state_dict())
+    pool.load_state_dict(small)  # an earlier stage, and back
+    assert (pool.size, pool.generations) == (3, (3,))
+    pool.load_state_dict(large)
+    assert pool.generations == limited.generations
+    assert torch.equal(pool.frozen_values, large["frozen_values"])
+
+
 def test_expanding_by_nothing_changes_nothing() -> None:
     pool = PromptPool(4, size=3, capacity=8)
     assert pool.expand(0) == 0

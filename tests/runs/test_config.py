@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import re
 from pathlib import Path
+from typing import Any
 
 import pytest
 from pydantic import Field
@@ -22,22 +23,135 @@ def test_every_shipped_recipe_is_valid(name: str) -> None:
     load_config(name)
 
 
-def test_the_paper_recipe_holds_the_printed_values() -> None:
+PAPER_OPTIONS = {
+    # 3.1
+    "query_enhancer": True,
+    "sodap": True,
+    "pool_size": 60,
+    "capacity": None,
+    "bottleneck": 512,
+    "memory_slots": 9,
+    "memory_momentum": 0.99,  # not in the paper
+    "memory_norm": False,
+    "memory_write": "always",
+    "context": "cls",
+    "alpha": 1.5,
+    "temperature": 1.5,
+    "residual": 0.1,
+    "selection": "entmax",
+    "combination": "residual",
+    "merge": "paper",
+    "per_layer": "none",
+    "shared_after_stage1": "trainable",
+    "shared_lr": 0.1,  # has no effect
+    "l_div": True,
+    "l_norm": True,
+    "l_norm_base": True,
+    # 3.2
+    "distill": True,
+    "pseudo": True,
+    "feature_norm": False,
+    "stats": "merged",
+    "distill_temperature": 2.0,
+    "pseudo_samples": 0,
+    # 3.3
+    "pudd": True,
+    "drift": {
+        "window": 100,
+        "entropy_weight": 1.0,
+        "overlap_weight": 0.5,
+        "overlap_floor": 0.1,
+        "usage_threshold": 0.01,
+        "relative_threshold": False,
+        "min_entries": 1,
+        "std_floor": 0.0,
+        "max_score": 5.0,
+        "min_growth": 10,
+        "max_growth": 80,
+        "threshold": 0.7,
+    },
+    "drift_prefill": True,
+    "drift_batch": 0,
+    "drift_sets": "joined",
+    "drift_skip_first": False,
+    # 3.4
+    "uw": True,
+    # How it is computed.
+    "backprop": "full",
+    "fast": True,
+}
+"""Every option of Residual SODAP, as the paper's text has it."""
+
+
+def test_every_key_of_the_recipe_paper() -> None:
     config = load_config("paper").described()
-    training, options = config["training"], config["options"]
-    assert (training["lr"], training["batch_size"], training["epochs"]) == (1e-3, 64, 100)
-    assert training["patience"] == 5
-    assert (options["pool_size"], options["bottleneck"], options["memory_slots"]) == (60, 512, 9)
-    assert (options["alpha"], options["residual"]) == (1.5, 0.1)
-    assert options["distill_temperature"] == 2.0
-    drift = options["drift"]
-    assert (drift["window"], drift["usage_threshold"], drift["overlap_floor"]) == (100, 0.01, 0.1)
-    assert (drift["entropy_weight"], drift["overlap_weight"]) == (1.0, 0.5)
-    assert (drift["max_score"], drift["min_growth"], drift["max_growth"]) == (5.0, 10, 80)
-    assert drift["threshold"] == 0.7
-    assert options["shared_after_stage1"] == "trainable"
-    assert options["context"] == "cls"
-    assert all(options[s] for s in ("query_enhancer", "pudd", "sodap", "distill", "pseudo", "uw"))
+    assert config["options"] == PAPER_OPTIONS
+    assert config["training"] == {
+        "epochs": 100,
+        "patience": 5,
+        "batch_size": 64,
+        "lr": 1e-3,
+        "weight_decay": 0.01,  # not in the paper
+        "augmentation": None,  # that of the stream
+        "compile": False,
+        "cuda_graphs": True,
+    }
+    _, written = read_recipe("paper")
+    silent = {
+        "query_enhancer": "a switch of the ablation",
+        "sodap": "a switch of the ablation",
+        "pudd": "a switch of the ablation",
+        "distill": "a switch of the ablation",
+        "pseudo": "a switch of the ablation",
+        "l_div": "a switch of the ablation",
+        "l_norm": "a switch of the ablation",
+        "uw": "a switch of the ablation",
+        "memory_momentum": "not in the paper",
+        "shared_lr": "has no effect",
+        "selection": "halves of the switch sodap",
+        "combination": "halves of the switch sodap",
+        "backprop": "how it is computed",
+        "fast": "how it is computed",
+    }
+    assert PAPER_OPTIONS.keys() - written["options"].keys() == silent.keys()
+
+
+@pytest.mark.parametrize(
+    ("changes", "expected"),
+    [
+        (["stream=paper-dr"], {"batch_size": 64}),
+        (["stream=paper-skin"], {"batch_size": 16}),
+        (["stream=open-skin", "batch_size=32"], {"batch_size": 32}),
+        (["stream=paper-core50"], {"batch_size": 64}),
+        (["method=coda-prompt", "stream=paper-skin"], {"batch_size": 16, "rows_per_stage": 33}),
+        (["method=coda-prompt", "stream=paper-core50"], {"rows_per_stage": 9, "ortho": 0.1}),
+        (["method=os-prompt", "stream=paper-dr"], {"rows_per_stage": 50, "length": 8}),
+        (["method=os-prompt++", "stream=paper-core50"], {"rows_per_stage": 13}),
+        (["method=der++", "stream=paper-dr"], {"buffer": 30, "alpha": 0.5, "beta": 0.5}),
+        (["method=der++", "stream=paper-core50"], {"buffer": 64}),
+        (["method=dual-prompt", "stream=paper-core50"], {"pool_size": 100, "top_k": 5}),
+        (["method=online-ewc", "stream=paper-dr"], {"faithful": True}),
+    ],
+    ids=" ".join,
+)
+def test_the_recipe_paper_on_each_benchmark(changes: list[str], expected: dict[str, Any]) -> None:
+    config = load_config("paper", [*changes, "backbone=vit_base"]).described()
+    found = config["training"] | config["options"]
+    assert {key: found[key] for key in expected} == expected
+
+
+def test_cases_of_an_own_recipe(tmp_path: Path) -> None:
+    mine = tmp_path / "mine.yaml"
+    mine.write_text(
+        "method: l2p\ncases:\n- stream: [digits]\n  training: {lr: 0.5}\n"
+        "- method: [ridge]\n  training: {lr: 0.25}\n"
+    )
+    assert load_config(str(mine)).training.lr == 0.5
+    assert load_config(str(mine), ["stream=digits-mini"]).training.lr == 1e-3
+    assert load_config(str(mine), ["method=ridge"]).training.lr == 0.25
+    mine.write_text("cases:\n- streams: [digits]\n")
+    with pytest.raises(SodapError, match=r"cases.*streams"):
+        load_config(str(mine))
 
 
 def test_changes_of_the_run_its_training_and_its_method() -> None:
