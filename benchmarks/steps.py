@@ -191,7 +191,7 @@ def age(contender: Contender, stages: int) -> None:
     device = contender.learner.runtime.device
     pool = method.prompter.pool
     draw = torch.Generator(device).manual_seed(0)
-    per_stage = max(1, pool.unused_count // (stages - 1))
+    per_stage = max(1, (pool.capacity - pool.size) // (stages - 1))
     for number in range(2, stages + 1):
         statistics_ = ClassStatistics(method.classes, method.backbone.width).to(device)
         features = torch.randn(32, method.backbone.width, device=device, generator=draw)
@@ -199,7 +199,7 @@ def age(contender: Contender, stages: int) -> None:
         statistics_.update(features, labels)
         method.replay.absorb(statistics_)
         last = number == stages
-        pool.expand(pool.unused_count if last else per_stage, draw)
+        pool.expand(pool.capacity - pool.size if last else per_stage, draw)
     method.stage = stages
     method._freeze_shared_parts()
     contender.begin()

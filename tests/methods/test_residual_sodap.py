@@ -195,7 +195,9 @@ def test_every_switch_of_the_ablation(switch: str) -> None:
     assert set(second.history[-1]["losses"]) == SWITCHES[switch]
     assert set(second.history[-1]["weights"]) == (SWITCHES[switch] if switch != "uw" else set())
     assert (method.prompter.memory is None) == (switch == "query_enhancer")
-    assert ("drift" in second.begun) == (method.pool()["frozen"] > 0) == (switch != "pudd")
+    assert (
+        ("drift" in second.begun) == (method.prompter.pool.frozen_count > 0) == (switch != "pudd")
+    )
     sets = 1 if switch in ("sodap", "pudd") else 2
     for routing in method.routing(prepared(method)):
         torch.testing.assert_close(routing.weights.sum(-1), torch.full((12,), float(sets)))
