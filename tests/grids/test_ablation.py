@@ -13,14 +13,10 @@ from sodap.backbones import build_backbone
 from sodap.errors import SodapError
 from sodap.grids import run_grid
 from sodap.grids.ablation import Ablation
+from sodap.methods import find_method, method_names
 from sodap.methods.residual_sodap import ResidualSodap, ResidualSodapConfig
-from sodap.methods.residual_sodap.ablation import (
-    FULL,
-    OTHER_READINGS,
-    REMOVALS,
-    Variant,
-    active_parts,
-)
+from sodap.methods.residual_sodap.ablation import OTHER_READINGS, REMOVALS, active_parts
+from sodap.methods.variants import FULL, Variant
 from sodap.randomness import Randomness
 from sodap.runs.reading import read_record
 from tests.conftest import TINY
@@ -120,6 +116,19 @@ def test_other_readings_change_only_their_settings(tmp_path: Path, recipe: str) 
     assert len({variant.name for variant in every}) == len(every)
 
 
+@pytest.mark.parametrize("name", [n for n in method_names() if find_method(n).removals])
+def test_the_variants_of_every_method_change_only_what_they_name(tmp_path: Path, name: str) -> None:
+    method = find_method(name)
+    ablation = Ablation("default", tmp_path, [f"method={name}"], extra=True)
+    every = [FULL, *method.removals, *method.other_ways]
+    assert len({variant.name for variant in every}) == len(every)
+    assert len({variant.title for variant in every}) == len(every)
+    for variant in method.removals:
+        wanted = {f"options.{change.partition('=')[0]}" for change in variant.changes}
+        assert set(differences(ablation, variant)) == wanted
+    assert ablation.variants[: len(method.removals) + 1] == [FULL, *method.removals]
+
+
 def test_each_recipe_has_the_readings_of_the_other(tmp_path: Path) -> None:
     """A choice of `paper` that differs from `default` is a variant of it, and vice versa."""
     default, paper = (
@@ -143,8 +152,8 @@ def test_a_part_that_is_off_already_is_not_removed(tmp_path: Path) -> None:
     [
         ({"changes": ["seed=3"]}, "give --seeds instead"),
         ({"changes": ["colour=blue"]}, "'colour' is no key"),
-        ({"changes": ["method=ridge"]}, "those of residual-sodap, not of ridge"),
-        ({"recipe": "sequential"}, "not of sequential"),
+        ({"changes": ["method=ridge"]}, "ridge names no parts"),
+        ({"recipe": "sequential"}, "sequential names no parts"),
         ({"only": ["magic"]}, "no variant is called 'magic'; there are: qe, pudd"),
         ({"changes": ["weights=nowhere.pth"]}, "no weights file"),
         ({"only": ["div"], "changes": ["l_div=false"]}, "nothing to remove"),

@@ -1,4 +1,4 @@
-"""`sodap ablate`: run Residual SODAP without each of its parts, and show the table."""
+"""`sodap ablate`: run a method without each of its parts, and show the table."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def run_ablation(
 
     with loading(console):
         from sodap.cli.grids import default_jobs, report_failures, run_with_progress
-        from sodap.grids.ablation import METHOD, Ablation
+        from sodap.grids.ablation import Ablation
         from sodap.grids.grid import folder_name
         from sodap.reporting import as_text, conclusion
         from sodap.reporting.tables.ablation import (
@@ -58,7 +58,7 @@ def run_ablation(
         table = ablation_table(ablation)
         for view in VIEWS:
             console.print(f"\n[bold]{view}[/]")
-            for part in as_text(table, metrics_of(view), METHOD):
+            for part in as_text(table, metrics_of(view), ablation.method.name):
                 console.print(part)
         for part in recall_text(table):
             console.print(part)

@@ -176,7 +176,7 @@ def table(
 
 @app.command(cls=KeysCommand)
 def ablate(
-    recipe: Annotated[str, typer.Argument(help="A recipe of residual-sodap, or a file.")],
+    recipe: Annotated[str, typer.Argument(help="A recipe, or a file.")],
     changes: Changes = None,
     seeds: Annotated[int, typer.Option(min=1, help="Number of seeds, from 0.")] = 3,
     only: Annotated[
@@ -184,12 +184,12 @@ def ablate(
     ] = None,
     extra: Annotated[
         bool,
-        typer.Option("--extra", help="Also run other readings of the paper, not only removals."),
+        typer.Option("--extra", help="Also run variants with a part done another way."),
     ] = False,
     out: Annotated[Path | None, typer.Option(help="Folder; default: runs/ablation-STREAM.")] = None,
     jobs: Jobs = None,
 ) -> None:
-    """Remove the parts of Residual SODAP one at a time, as in the paper's ablation."""
+    """Remove the parts of a method one at a time, as in the paper's ablation."""
     from sodap.cli.ablate import run_ablation
 
     run_ablation(

@@ -1,8 +1,8 @@
 """An ablation: a grid of the full method and of variants with one part changed.
 
-OUT/STREAM/residual-sodap/sSEED/           a run of the full method (see `sodap.runs.runner`)
-OUT/STREAM/residual-sodap@uw=false/sSEED/  a run of a variant
-OUT/ablation.md|csv|json                   the table (see `sodap.reporting.tables.ablation`)
+OUT/STREAM/METHOD/sSEED/             a run of the full method (see `sodap.runs.runner`)
+OUT/STREAM/METHOD@KEY=VALUE/sSEED/   a run of a variant
+OUT/ablation.md|csv|json             the table (see `sodap.reporting.tables.ablation`)
 """
 
 from __future__ import annotations
@@ -15,10 +15,9 @@ from pathlib import Path
 from sodap.errors import SodapError
 from sodap.grids.grid import Grid
 from sodap.grids.variants import Entry
-from sodap.methods.residual_sodap.ablation import FULL, OTHER_READINGS, REMOVALS, Variant
+from sodap.methods import Method, find_method
+from sodap.methods.variants import FULL, Variant
 from sodap.runs.config import RunConfig, load_config
-
-METHOD = "residual-sodap"
 
 
 @dataclass(frozen=True)
@@ -31,14 +30,20 @@ class Ablation:
     only: Sequence[str] = ()
     """Names of variants; empty for all."""
     extra: bool = False
-    """Whether to run other readings of the paper as well."""
+    """Whether to run variants with a part done another way as well."""
     jobs: int = 1
     command: Sequence[str] = ()
 
     @cached_property
+    def method(self) -> type[Method]:
+        """The method whose parts are removed."""
+        return find_method(self.config(FULL).method)
+
+    @cached_property
     def variants(self) -> list[Variant]:
         """The full method, then the chosen variants that differ from it."""
-        offered = [*REMOVALS, *(OTHER_READINGS if self.extra or self.only else ())]
+        more = self.method.other_ways if self.extra or self.only else ()
+        offered = [*self.method.removals, *more]
         unknown = set(self.only) - {variant.name for variant in offered}
         if unknown:
             names = ", ".join(variant.name for variant in offered)
@@ -52,7 +57,7 @@ class Ablation:
         """Chosen removals of a part that is already off in the full method."""
         return [
             variant
-            for variant in REMOVALS
+            for variant in self.method.removals
             if variant not in self.variants and (not self.only or variant.name in self.only)
         ]
 
@@ -66,13 +71,13 @@ class Ablation:
         if any(change.partition("=")[0] == "seed" for change in self.changes):
             raise SodapError("'seed' is what an ablation varies; give --seeds instead")
         full = self.config(FULL)
-        if full.method != METHOD:
-            raise SodapError(f"the parts to remove are those of {METHOD}, not of {full.method}")
+        if not self.method.removals:
+            raise SodapError(f"{full.method} names no parts that could be removed")
         if len(self.variants) < 2:
             raise SodapError("there is nothing to remove: the full method has none of these parts")
         return Grid(
             [full.stream],
-            [row_of(variant).name for variant in self.variants],
+            [self.row(variant).name for variant in self.variants],
             self.seeds,
             self.out,
             [c for c in self.changes if c.partition("=")[0] not in ("stream", "method")],
@@ -84,9 +89,8 @@ class Ablation:
 
     def folder(self, variant: Variant, seed: int) -> Path:
         """Folder of a run."""
-        return self.grid.home(self.grid.streams[0], row_of(variant)) / f"s{seed}"
+        return self.grid.home(self.grid.streams[0], self.row(variant)) / f"s{seed}"
 
-
-def row_of(variant: Variant) -> Entry:
-    """The variant as a row of a grid."""
-    return Entry(METHOD, tuple(sorted(variant.changes)))
+    def row(self, variant: Variant) -> Entry:
+        """The variant as a row of a grid."""
+        return Entry(self.method.name, tuple(sorted(variant.changes)))

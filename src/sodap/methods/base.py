@@ -16,6 +16,7 @@ import torch
 from pydantic import BaseModel, ConfigDict
 from torch import Tensor, nn
 
+from sodap.methods.variants import Variant
 from sodap.prompting import NOTHING, Inspection, Intervention, Routing
 from sodap.randomness import Randomness
 
@@ -112,6 +113,10 @@ class Method(nn.Module, ABC):
     )
     """Settings that a hyperparameter search tries first, by the keys of `sodap run`. Ignored for
     a closed form, which has nothing to search."""
+    removals: ClassVar[tuple[Variant, ...]] = ()
+    """Variants with one part taken away each, for `sodap ablate`."""
+    other_ways: ClassVar[tuple[Variant, ...]] = ()
+    """Variants with a part done another way, for `sodap ablate --extra`."""
     running: ClassVar[tuple[str, ...]] = ()
     """Name patterns of state (`memory.*`) that training steps update without an optimiser, such as
     moving averages. All other state that is not trained stays the same during a stage."""
@@ -136,6 +141,11 @@ class Method(nn.Module, ABC):
         self.classes = classes
         self.randomness = randomness
         self.stage = 0
+
+    @classmethod
+    def active_parts(cls, options: Mapping[str, Any]) -> dict[str, bool]:
+        """Which parts of the method are on, for the table of an ablation; `removals` name them."""
+        return {}
 
     @property
     def graph_safe(self) -> bool:

@@ -30,4 +30,6 @@ class ResidualExpertsConfig(MethodConfig):
     fast: bool = Field(
         False, description="the most probable expert answers alone: one pass per image, not two"
     )
-    head_lr: float = Field(1.0, gt=0, le=10, description="factor on lr for the head of an expert")
+    head_lr: float = Field(
+        0.1, gt=0, le=10, description="factor on lr for the head, which starts at a solution"
+    )

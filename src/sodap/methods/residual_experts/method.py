@@ -36,6 +36,7 @@ from sodap.methods.parts.domain_gate import DomainGate
 from sodap.methods.parts.frozen_experts import FrozenExperts
 from sodap.methods.parts.ridge_classifier import RidgeClassifier
 from sodap.methods.registry import register_method
+from sodap.methods.residual_experts.ablation import OTHER_WAYS, REMOVALS
 from sodap.methods.residual_experts.config import ResidualExpertsConfig
 from sodap.methods.residual_experts.network import TrunkAndBranches
 from sodap.randomness import Randomness
@@ -56,6 +57,9 @@ class ResidualExperts(Method):
     selects_by = "nll"
     keeps_start = True
     derived = ("folded.*",)
+
+    removals = REMOVALS
+    other_ways = OTHER_WAYS
 
     config: ResidualExpertsConfig
     base_residual: Tensor  # [L, P]

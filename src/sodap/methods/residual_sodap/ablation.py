@@ -3,28 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import Any
+
+from sodap.methods.variants import Variant
 
 PROMPTING = "prompting and drift"
 PRESERVING = "preserving the classifier"
 OBJECTIVE = "objective and balance"
 READINGS = "other readings"
 
-
-@dataclass(frozen=True)
-class Variant:
-    """The method with one part changed."""
-
-    name: str
-    """Short name, for `sodap ablate --only`."""
-    title: str
-    group: str
-    changes: tuple[str, ...]
-    """`key=value`, on top of the settings of the full method."""
-
-
-FULL = Variant("full", "full method", "", ())
 
 REMOVALS = (
     Variant("qe", "without query enhancer (QE)", PROMPTING, ("query_enhancer=false",)),

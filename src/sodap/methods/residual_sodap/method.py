@@ -39,6 +39,7 @@ from sodap.methods.base import (
     tensor_bytes,
 )
 from sodap.methods.registry import register_method
+from sodap.methods.residual_sodap.ablation import OTHER_READINGS, REMOVALS, active_parts
 from sodap.methods.residual_sodap.config import ResidualSodapConfig
 from sodap.methods.residual_sodap.usage import GroupMeans, usage_of, usage_threshold
 from sodap.preserving import ClassStatistics, PseudoReplay, distillation_loss
@@ -69,6 +70,9 @@ class ResidualSodap(Method):
     without_decay = ("prompter.pool.*",)
     running = ("prompter.memory.keys", "prompter.memory.values")
     derived = ("replay._gaussians", "fast_prompter._partition")
+
+    removals = REMOVALS
+    other_ways = OTHER_READINGS
 
     config: ResidualSodapConfig
 
@@ -237,6 +241,10 @@ class ResidualSodap(Method):
         return features, usage_of([prompts.routings[layer] for layer in self.drift_layers])
 
     # ------------------------------------------------------------------ the rest of the contract
+
+    @classmethod
+    def active_parts(cls, options: Mapping[str, Any]) -> dict[str, bool]:
+        return active_parts(options)
 
     def compile_parts(self) -> None:
         super().compile_parts()

@@ -6,8 +6,8 @@ from pathlib import Path
 from typing import Any
 
 from sodap.errors import SodapError
-from sodap.grids.ablation import METHOD, Ablation
-from sodap.methods.residual_sodap.ablation import FULL, active_parts
+from sodap.grids.ablation import Ablation
+from sodap.methods.variants import FULL, Variant
 from sodap.reporting.tables.conclusion import conclusion
 from sodap.reporting.tables.formats import as_csv, as_markdown, recall_markdown
 from sodap.reporting.tables.metrics import METRICS, Metric
@@ -29,18 +29,23 @@ def metrics_of(view: str) -> list[Metric]:
 
 def ablation_table(ablation: Ablation) -> StreamTable:
     """All finished runs; the row of the full method has the name of the method."""
+    full = ablation.method.name
     results = []
     for variant in ablation.variants:
         for seed in ablation.seeds:
             folder = ablation.folder(variant, seed)
             record = finished_record(folder)
             if record is not None:
-                row = METHOD if variant == FULL else variant.title
-                results.append(Result.of(record, folder, row))
-    if not any(result.row == METHOD for result in results):
+                results.append(Result.of(record, folder, _row(ablation, variant)))
+    if not any(result.row == full for result in results):
         raise SodapError("no run of the full method is finished, so there is nothing to compare")
     (table,) = make_tables(results)
     return table
+
+
+def _row(ablation: Ablation, variant: Variant) -> str:
+    """Name of a variant's row."""
+    return ablation.method.name if variant == FULL else variant.title
 
 
 def write_ablation(ablation: Ablation, table: StreamTable) -> list[Path]:
@@ -48,42 +53,43 @@ def write_ablation(ablation: Ablation, table: StreamTable) -> list[Path]:
     paths = [ablation.out / f"ablation.{form}" for form in ("md", "csv", "json")]
     write_bytes(paths[0], _markdown(ablation, table).encode())
     metrics = [METRICS[key] for keys in VIEWS.values() for key in keys]
-    write_bytes(paths[1], as_csv([table], metrics, lambda _: METHOD).encode())
+    write_bytes(paths[1], as_csv([table], metrics, lambda _: ablation.method.name).encode())
     write_json(paths[2], _json(ablation, table))
     return paths
 
 
 def _markdown(ablation: Ablation, table: StreamTable) -> str:
+    full = ablation.method
     settings = " ".join([ablation.recipe, *ablation.changes])
     lines = [
-        f"# Ablation of {METHOD} on {table.stream}",
+        f"# Ablation of {full.name} on {table.stream}",
         "",
         f"Recipe and changes: `{settings}`. Backbone: {table.backbone}.",
     ]
     for view in VIEWS:
-        lines += ["", f"## {view}", "", as_markdown(table, metrics_of(view), METHOD).rstrip()]
+        lines += ["", f"## {view}", "", as_markdown(table, metrics_of(view), full.name).rstrip()]
     if recalls := recall_markdown(table):
         lines += ["", "## Recall", "", recalls.rstrip()]
     lines += ["", conclusion(table)]
-    parts = list(active_parts(ablation.config(FULL).options))
-    lines += ["", "## Parts", "", f"| variant | settings | {' | '.join(parts)} |"]
+    parts = list(full.active_parts(ablation.config(FULL).options))
+    lines += ["", "## Parts", "", f"| {' | '.join(['variant', 'settings', *parts])} |"]
     lines += [f"|---|---|{':-:|' * len(parts)}"]
     for variant in ablation.variants:
-        marks = [
-            "✓" if on else "" for on in active_parts(ablation.config(variant).options).values()
-        ]
+        active = full.active_parts(ablation.config(variant).options)
+        marks = ["✓" if active[part] else "" for part in parts]
         changes = f"`{' '.join(variant.changes)}`" if variant.changes else ""
-        lines.append(f"| {variant.title} | {changes} | {' | '.join(marks)} |")
+        lines.append(f"| {' | '.join([variant.title, changes, *marks])} |")
     return "\n".join(lines) + "\n"
 
 
 def _json(ablation: Ablation, table: StreamTable) -> dict[str, Any]:
-    pairs = [(row, METHOD) for row in table.methods if row != METHOD]
+    full = ablation.method.name
+    pairs = [(row, full) for row in table.methods if row != full]
     rows: dict[str, dict[str, Any]] = {row: {} for row in table.methods}
     for key in (key for keys in VIEWS.values() for key in keys):
         gaps = dict(zip(pairs, table.differences(pairs, key), strict=True))
         for row, cells in rows.items():
-            mean, gap = table.mean(row, key), gaps.get((row, METHOD))
+            mean, gap = table.mean(row, key), gaps.get((row, full))
             cells[key] = {
                 "mean": mean and mean.mean,
                 "sd": mean and mean.sd,
@@ -108,9 +114,9 @@ def _json(ablation: Ablation, table: StreamTable) -> dict[str, Any]:
                 "title": variant.title,
                 "group": variant.group or None,
                 "changes": list(variant.changes),
-                "parts": active_parts(ablation.config(variant).options),
-                **rows.get(METHOD if variant == FULL else variant.title, {}),
-                "recall": table.recalls.get(METHOD if variant == FULL else variant.title, {}),
+                "parts": ablation.method.active_parts(ablation.config(variant).options),
+                **rows.get(_row(ablation, variant), {}),
+                "recall": table.recalls.get(_row(ablation, variant), {}),
             }
             for variant in ablation.variants
         ],
