@@ -171,7 +171,8 @@ def test_bins_without_a_right_answer_can_be_seen() -> None:
     assert np.allclose(np.array(dots.get_xydata()), [[0.3, 0], [0.55, 0], [0.9, 0]])
     assert not dots.get_clip_on(), "half of a dot at 0 would be cut off"
     (gaps,) = above.collections
-    assert [path.vertices[1][1] for path in gaps.get_paths()] == pytest.approx([0.3, 0.55, 0.9])
+    ends = [np.asarray(path.vertices)[1, 1] for path in gaps.get_paths()]
+    assert ends == pytest.approx([0.3, 0.55, 0.9])
     assert [bar.get_height() for bar in below.containers[0]] == [4, 1, 60]
     box = below.get_window_extent()
     single = below.containers[0][1].get_window_extent()
