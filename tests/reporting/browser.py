@@ -29,6 +29,8 @@ addEventListener("load", async () => {{
       width: frame.contentWindow.innerWidth,
       page_width: root.scrollWidth,
       overflowing: overflowing.map(each => each.outerHTML.slice(0, 80)),
+      text_sizes: [...root.querySelectorAll("figure svg text")].map(each =>
+        parseFloat(getComputedStyle(each).fontSize) * each.ownerSVGElement.getScreenCTM().a),
       figure_widths: [...root.querySelectorAll("figure svg")].map(svg => svg.clientWidth),
       text_colour: getComputedStyle(root.querySelector("h1")).color,
       figure_text_colour: text && getComputedStyle(text).fill,
@@ -54,6 +56,8 @@ class View:
     page_width: int
     overflowing: list[str]
     """Elements that end beyond the edge of the page and cannot be scrolled."""
+    text_sizes: list[float]
+    """Pixels of every text in a figure, as it is shown."""
     figure_widths: list[int]
     text_colour: str
     figure_text_colour: str | None

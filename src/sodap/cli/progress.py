@@ -60,6 +60,8 @@ class RunProgress(Bars, RunCallback):
         self.began = 0.0
         self.record: RunRecord | None = None
         self.rows: list[EpochRow] = []
+        self.explained = False
+        """Whether a drift of few batches was explained."""
 
     def images_decoded(self, done: int, total: int) -> None:
         self.progress.update(
@@ -130,7 +132,7 @@ class RunProgress(Bars, RunCallback):
             f"best validation macro-F1 {record.best_val_macro_f1:.3f}{self._early(record)}"
         )
         if record.begun.drift is not None:
-            line += f" | {_drift(record.begun.drift)}"
+            line += f" | {self._drift(record.begun.drift)}"
         self._print(line)
 
     def _early(self, record: StageRecord) -> str:
@@ -143,13 +145,13 @@ class RunProgress(Bars, RunCallback):
             f"{record.best_epoch}, which is kept)"
         )
 
-
-def _drift(drift: DriftInfo) -> str:
-    """The drift that a stage began with, and what followed."""
-    added = f"{plural(drift.added, 'prompt')} added"
-    if drift.too_few is None:
-        return f"drift {drift.score:.2f}, {added}"
-    return (
-        f"drift hardly measured, because the domain before is small ({drift.too_few}), so that "
-        f"the pool grows as for a small drift: {added}"
-    )
+    def _drift(self, drift: DriftInfo) -> str:
+        """The drift that a stage began with, and what followed; explained once."""
+        added = f"{plural(drift.added, 'prompt')} added"
+        if drift.too_few is None:
+            return f"drift {drift.score:.2f}, {added}"
+        why = ""
+        if not self.explained:
+            self.explained = True
+            why = ": the domain before is small, so the pool grows as for a small drift"
+        return f"drift hardly measured ({drift.too_few}{why}), {added}"

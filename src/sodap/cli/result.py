@@ -35,9 +35,9 @@ def _show_verdict(console: Console, record: RunRecord, verdict: Verdict) -> None
     always = escape(f"always answering '{verdict.answer}'")
     table.add_row("constant answer", format_score(verdict.constant), always)
     console.print(table)
-    for sentence in (*verdict.warnings, verdict.tiny):
-        if sentence:
-            console.print(f"[bold yellow]{escape(sentence)}[/]", highlight=False, soft_wrap=True)
+    for sentence in verdict.sentences:
+        style = "bold yellow" if sentence in verdict.warnings else "yellow"
+        console.print(f"[{style}]{escape(sentence)}[/]", highlight=False, soft_wrap=True)
     if record.confusions:
         console.print(_recall(record, verdict))
 

@@ -13,6 +13,7 @@ from sodap.evaluation.constant import constant_answer, constant_confusions
 from sodap.evaluation.intervals import metric_intervals
 from sodap.evaluation.matrix import final_average
 from sodap.evaluation.proportions import Interval, tiny_tests
+from sodap.formats import plural
 
 MAX_NAMED = 6
 """Most classes that a sentence names."""
@@ -36,9 +37,16 @@ class Verdict:
 
     Of all learned domains together; empty if the confusion matrices are not known."""
     warnings: Sequence[str]
-    """What speaks against the run, a sentence each."""
+    """What speaks against the run as a whole, a sentence each."""
+    in_domains: str
+    """A sentence about classes that are never found in single domains; empty if there are none."""
     tiny: str
     """A sentence about test splits that are too small to measure much; empty if none is."""
+
+    @property
+    def sentences(self) -> list[str]:
+        """Everything that is said, the most important first."""
+        return [text for text in (*self.warnings, self.in_domains, self.tiny) if text]
 
 
 def judge(
@@ -72,8 +80,9 @@ def judge(
         recalls,
         [
             *_against_constant(final, ends, constant, classes[label]),
-            *_never_found(pooled, confusions, classes, domains),
+            *_never_found(pooled, classes),
         ],
+        _never_found_in(pooled, confusions, classes, domains),
         tiny_tests(list(zip(domains, counts, strict=True))),
     )
 
@@ -95,31 +104,38 @@ def _against_constant(
     return []
 
 
-def _never_found(
+def _never_found(pooled: NDArray[np.int64], classes: Sequence[str]) -> list[str]:
+    """A sentence about classes that are never predicted right in any domain."""
+    only = _only_answer(pooled)
+    if only is not None:
+        return [f"Every answer is '{classes[only]}'; no other class is ever found."]
+    missed = _missed(pooled)
+    if not missed:
+        return []
+    if len(missed) == 1:
+        images = plural(int(pooled[missed[0]].sum()), "test image")
+        return [f"Class '{classes[missed[0]]}' is never found (0 of {images})."]
+    return [f"Classes {_named(missed, pooled, classes)} are never found."]
+
+
+def _never_found_in(
     pooled: NDArray[np.int64],
     confusions: Sequence[NDArray[np.int64]],
     classes: Sequence[str],
     domains: Sequence[str],
-) -> list[str]:
-    """Sentences about classes that are never predicted right, in all domains or in one."""
-    if not len(confusions):
-        return []
-    everywhere = _only_answer(pooled)
-    if everywhere is not None:
-        return [f"Every answer is '{classes[everywhere]}'; no other class is ever found."]
-    missed = _missed(pooled)
-    sentences = [_capital(f"{_named(missed, pooled, classes)}.")] if missed else []
+) -> str:
+    """A sentence about classes that are found in some domains, but not in others."""
+    if not len(confusions) or _only_answer(pooled) is not None:
+        return ""
+    everywhere = _missed(pooled)
+    found = []
     for domain, matrix in zip(domains, confusions, strict=True):
         only = _only_answer(matrix)
         if only is not None:
-            sentences.append(f"In {domain} every answer is '{classes[only]}'.")
-        elif here := [label for label in _missed(matrix) if label not in missed]:
-            sentences.append(f"In {domain}: {_named(here, matrix, classes)}.")
-    return sentences
-
-
-def _capital(sentence: str) -> str:
-    return sentence[:1].upper() + sentence[1:]
+            found.append(f"{domain} (every answer is '{classes[only]}')")
+        elif here := [label for label in _missed(matrix) if label not in everywhere]:
+            found.append(f"{domain} {_named(here, matrix, classes)}")
+    return f"Never found in single domains: {'; '.join(found)}." if found else ""
 
 
 def _missed(matrix: NDArray[np.int64]) -> list[int]:
@@ -135,13 +151,8 @@ def _only_answer(matrix: NDArray[np.int64]) -> int | None:
 
 
 def _named(labels: Sequence[int], matrix: NDArray[np.int64], classes: Sequence[str]) -> str:
-    """`class 'PDR' is never found (0 of 34 test images)`"""
-    if len(labels) == 1:
-        count = int(matrix[labels[0]].sum())
-        images = "test image" if count == 1 else "test images"
-        return f"class '{classes[labels[0]]}' is never found (0 of {count} {images})"
+    """`'PDR' (0 of 34), 'NPDR' (0 of 2)`"""
     some = ", ".join(
         f"'{classes[label]}' (0 of {int(matrix[label].sum())})" for label in labels[:MAX_NAMED]
     )
-    more = f" and {len(labels) - MAX_NAMED} more" if len(labels) > MAX_NAMED else ""
-    return f"classes {some}{more} are never found"
+    return f"{some} and {len(labels) - MAX_NAMED} more" if len(labels) > MAX_NAMED else some

@@ -24,6 +24,7 @@ from sodap.reporting.figures.style import (
     heat_map,
     label_cells,
     legend_above,
+    name_axes,
     no_lines,
     panels,
     styled,
@@ -54,6 +55,7 @@ def accuracy_matrix(R: Matrix, domains: Sequence[str], title: str) -> Figure:
     x_labels(axes, np.arange(len(domains)) + 0.5, domains, slant=slant)
     after = [f"after {name}" for name in domains[: len(R)]]
     axes.set_yticks(np.arange(len(R)) + 0.5, labels=after)
+    name_axes(axes, columns="tested on")
     no_lines(axes)
     return figure
 
@@ -119,7 +121,9 @@ def recall(
     """Recall `[domains][classes]` as a heat map; None stays clear."""
     width = max(WIDTH, 1.5 + 0.42 * len(classes))
     figure = Figure(figsize=(width, 0.9 + 0.32 * len(domains)))
-    heat_map(figure.add_subplot(), np.array(recalls, np.float64), domains, classes)
+    axes = figure.add_subplot()
+    heat_map(axes, np.array(recalls, np.float64), domains, classes)
+    name_axes(axes, "domain", "class")
     return figure
 
 
@@ -145,6 +149,8 @@ def confusion(
             for (row, column), count in np.ndenumerate(counts):
                 if count:
                     axes.text(column, row, str(count), ha="center", va="center", size=7)
+    figure.supxlabel("predicted class", size=10)
+    figure.supylabel("true class", size=10)
     return figure
 
 

@@ -35,6 +35,8 @@ def compositions(found: Composition, domains: Sequence[str]) -> Figure:
     for domain, axes in enumerate(all_axes):
         heat_map(axes, A[:, :, domain], rows, columns)
         axes.set_title(domains[domain], size=9)
+    figure.supxlabel("head of stage", size=10)
+    figure.supylabel("representation of stage", size=10)
     return figure
 
 
@@ -67,4 +69,6 @@ def probes(found: Composition, domains: Sequence[str]) -> Figure:
         rows = [f"B{stage}" for stage in range(1, stages + 1)]
         heat_map(axes, accuracy, rows, names, most=24)
         axes.set_title(f"fitted to {fit}", size=9)
+    figure.supxlabel("tested on", size=10)
+    figure.supylabel("representation of stage", size=10)
     return figure

@@ -248,4 +248,6 @@ def similarity(stages: Sequence[StageEvidence]) -> Figure:
             ends.append(len(found))
         axes.set_title(f"after stage {stage.number}", size=9)
         axes.tick_params(length=0, labelsize=8)
+    figure.supxlabel("prompt", size=10)
+    figure.supylabel("prompt", size=10)
     return figure

@@ -112,6 +112,13 @@ def no_lines(axes: Axes) -> None:
 # ------------------------------------------------------------------ heat maps
 
 
+def name_axes(axes: Axes, rows: str = "", columns: str = "") -> None:
+    """Say what the rows and the columns of a heat map are; the columns on top."""
+    axes.set_ylabel(rows)
+    axes.xaxis.set_label_position("top")
+    axes.set_xlabel(columns)
+
+
 def label_cells(axes: Axes, rows: Sequence[str], columns: Sequence[str], most: int = 60) -> None:
     """Label rows and columns; columns with more than `most` letters together are slanted."""
     slant = 40 if columns and max(map(len, columns)) * len(columns) > most else 0

@@ -8,6 +8,7 @@ from typing import Literal
 
 from matplotlib.figure import Figure
 
+from sodap.reporting.figures.style import WIDTH
 from sodap.reporting.tables.table import Table
 
 
@@ -31,6 +32,15 @@ class FigureBlock:
     caption: str
     tables: Sequence[Table] = ()
     wide: bool = False
+
+    @property
+    def least_width(self) -> int:
+        """Fewest pixels at which its text can be read: one per point; more than a screen scrolls.
+
+        A figure of the usual width fits on a phone, and is read there as well.
+        """
+        inches = self.figure.get_figwidth()
+        return 0 if inches <= WIDTH else round(72 * inches)
 
 
 @dataclass(frozen=True)

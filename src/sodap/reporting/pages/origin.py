@@ -44,7 +44,7 @@ def problems(run: LoadedRun) -> list[str]:
         if check.passed is False
     ]
     if verdict := record.verdict:
-        found += [*verdict.warnings, *([verdict.tiny] if verdict.tiny else [])]
+        found += verdict.sentences
     return [*found, *record.stream.notes, *(f"{text}." for text in run.problems)]
 
 

@@ -105,10 +105,13 @@ def _warnings(runs: Sequence[LoadedRun]) -> list[str]:
     """What speaks against a few runs; for many it is in the section on what went wrong."""
     if len(runs) > FEW_RUNS:
         return []
+    verdicts = [(run, run.record.verdict) for run in runs]
+    if len(runs) == 1:
+        return [sentence for _, verdict in verdicts if verdict for sentence in verdict.sentences]
     return [
-        sentence if len(runs) == 1 else f"{run.title}: {sentence}"
-        for run in runs
-        if (verdict := run.record.verdict)
+        f"{run.title}: {sentence}"
+        for run, verdict in verdicts
+        if verdict
         for sentence in verdict.warnings
     ]
 
