@@ -14,6 +14,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from PIL import Image
 from rich.console import Console
 from tests.cli.conftest import Call, read_until, start
 from tests.conftest import TINY, make_stream
@@ -286,6 +287,33 @@ def test_messages_of_resume(tmp_path: Path, sodap: Call) -> None:
     none = sodap("run", "ridge", "stream=digits-mini", "--out", "new", "--resume")
     assert none.code == 0
     assert "there is no run in new to resume; it starts now" in none.out
+
+
+def test_a_new_domain_is_offered_and_learned(
+    tmp_path: Path, sodap: Call, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("SODAP_CACHE", str(tmp_path / "cache"))
+
+    def add(domain: str) -> None:
+        for label, level in (("cat", 60), ("dog", 180)):
+            folder = tmp_path / "mine" / domain / label
+            folder.mkdir(parents=True)
+            for index in range(10):
+                Image.new("RGB", (32, 32), (level, index, 0)).save(folder / f"{index}.png")
+
+    add("one")
+    command = ["run", "ridge", "stream=mine", "backbone=micro", "device=cpu", "--out", "out"]
+    assert sodap(*command).code == 0
+    add("two")
+    offered = sodap(*command, "--resume")
+    assert offered.code == 0
+    assert "1 domain added since it began: two; add --extend" in offered.out
+    assert len(read_record(tmp_path / "out" / "record.json").stages) == 1
+    extended = sodap(*command, "--extend")
+    assert extended.code == 0, extended.err
+    assert "stage 2 two" in extended.out
+    assert np.array(read_record(tmp_path / "out" / "record.json").R.accuracy).shape == (2, 2)
+    assert "nothing is left to do" in sodap(*command, "--extend").out
 
 
 # ------------------------------------------------------------------ signals to real processes

@@ -90,6 +90,13 @@ def run(
     resume: Annotated[
         bool, typer.Option("--resume", help="Continue an interrupted run where it stopped.")
     ] = False,
+    extend: Annotated[
+        bool,
+        typer.Option(
+            "--extend",
+            help="Resume, and learn domains that were added meanwhile as further stages.",
+        ),
+    ] = False,
     log: Annotated[
         list[str] | None,
         typer.Option(help="Send the numbers to tensorboard, mlflow or wandb; may be repeated."),
@@ -98,7 +105,9 @@ def run(
     """Learn a stream of domains, and write the model and all results to a folder."""
     from sodap.cli.run import run_recipe
 
-    run_recipe(console, recipe, changes or [], out=out, resume=resume, logs=log or [])
+    run_recipe(
+        console, recipe, changes or [], out=out, resume=resume, extend=extend, logs=log or []
+    )
 
 
 @app.command()

@@ -7,6 +7,7 @@ from sodap.runs.config import RunConfig, load_config, read_recipe, recipe_names
 
 if TYPE_CHECKING:
     from sodap.runs.callback import RunCallback
+    from sodap.runs.extension import extend
     from sodap.runs.record import RunContext, RunRecord
     from sodap.runs.runner import run
 
@@ -15,6 +16,7 @@ __all__ = [
     "RunConfig",
     "RunContext",
     "RunRecord",
+    "extend",
     "load_config",
     "read_recipe",
     "recipe_names",
@@ -27,6 +29,7 @@ __getattr__ = lazy_attributes(
         "RunCallback": "callback",
         "RunContext": "record",
         "RunRecord": "record",
+        "extend": "extension",
         "run": "runner",
     },
 )

@@ -87,9 +87,7 @@ def pending_evidence(
     began = time.perf_counter()
     tensors: dict[str, Tensor] = {}
     for index, (domain, found) in enumerate(zip(tested, predictions, strict=True)):
-        tensors[f"answers.{index}"] = found.classes.to(torch.int16)
-        tensors[f"confidence.{index}"] = found.confidence
-        tensors[f"labels.{index}"] = domain.test.labels.to("cpu", torch.int16)
+        tensors |= prediction_tensors(index, domain.test, found)
     for index, domain in enumerate(tested[: stage.number]):
         drawn = index in (0, stage.number - 1)  # an old domain and the new one
         tensors |= {
@@ -114,6 +112,15 @@ def pending_evidence(
     )
     name = f"stage-{stage.number}"
     return PendingWrite(folder / "evidence", name, tensors, info.model_dump(mode="json"))
+
+
+def prediction_tensors(index: int, test: Split, found: ClassPredictions) -> dict[str, Tensor]:
+    """Predictions on the test images of the domain with this index."""
+    return {
+        f"answers.{index}": found.classes.to(torch.int16),
+        f"confidence.{index}": found.confidence,
+        f"labels.{index}": test.labels.to("cpu", torch.int16),
+    }
 
 
 def sampled_images(split: Split, classes: int) -> tuple[Tensor, Tensor]:

@@ -39,10 +39,9 @@ from sodap.runs.record import (
     RunRecord,
     StageRecord,
     Status,
-    StreamInfo,
 )
 from sodap.runs.run_log import RunLog, epoch_rows
-from sodap.runs.stream import SPLITS, load_run_stream
+from sodap.runs.stream import SPLITS, comparable, load_run_stream, stream_info
 from sodap.runs.writer import PendingWrite, Writer
 from sodap.storage import delete_temporary_files, folder_lock, is_temporary, read_json, write_json
 from sodap.streams import Stage, Stream, to_gpu_if_fits, union
@@ -152,7 +151,7 @@ class _Run:
             command=list(command),
             config=config.resolved(),
             environment=self.environments[-1],
-            stream=_stream_info(stream),
+            stream=stream_info(stream),
             backbone=self.learner.metadata()["backbone"],
             status="running",
             R=no_results,
@@ -345,7 +344,7 @@ class _Run:
         assert record.backbone is not None
         return Origin(
             backbone=record.backbone.sha256,
-            stream=record.stream.model_copy(update={"notes": [], "origins": []}),
+            stream=comparable(record.stream),
             device=self.device.type,
         )
 
@@ -361,26 +360,3 @@ def _training(config: RunConfig, stream: Stream) -> Training:
     """Training settings, with the augmentation of the stream if the user names none."""
     augmentation = config.training.augmentation or stream.augmentation
     return config.training.model_copy(update={"augmentation": augmentation})
-
-
-def _stream_info(stream: Stream) -> StreamInfo:
-    domains = [
-        {
-            "name": domain.name,
-            "counts": {
-                kind: split.labels.bincount(minlength=len(stream.classes)).tolist()
-                for kind, split in domain.splits()
-            },
-        }
-        for domain in stream.tested
-    ]
-    return StreamInfo.model_validate(
-        {
-            "name": stream.name,
-            "classes": list(stream.classes),
-            "notes": list(stream.notes),
-            "domains": domains,
-            "ranges": stream.ranges.to_json(),
-            "origins": [domain.origin for domain in stream.tested] if stream.rows else [],
-        }
-    )

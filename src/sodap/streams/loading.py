@@ -72,6 +72,24 @@ def load_stream(
         raise SodapError(f"image_size must be between 8 and 2048 pixels, got {image_size}")
     if name in stream_names():
         return make_stream(name)
+    plan = checked_plan(
+        name, data=data, split_seed=split_seed, splits=splits, groups=groups, classes=classes
+    )
+    from sodap.streams.build import build_stream  # imports torch, which a plan does not need
+
+    return build_stream(plan, image_size, on_progress, ranges)
+
+
+def checked_plan(
+    name: str,
+    *,
+    data: str | None = None,
+    split_seed: int = 0,
+    splits: str | None = None,
+    groups: str = "separate",
+    classes: str | Sequence[str] | None = None,
+) -> Plan:
+    """A plan to learn from: without doubtful classes, and with a warning about split groups."""
     plan = make_plan(
         name, data=data, split_seed=split_seed, splits=splits, groups=groups, classes=classes
     )
@@ -81,11 +99,9 @@ def load_stream(
             f"{plural(len(found), 'group')} of {plan.name} (such as '{found[0]}') are in two "
             f"splits, so results will look better than they are; see `sodap data check {name}`",
             SplitGroupWarning,
-            stacklevel=2,
+            stacklevel=3,
         )
-    from sodap.streams.build import build_stream  # imports torch, which a plan does not need
-
-    return build_stream(plan, image_size, on_progress, ranges)
+    return plan
 
 
 def check_stream_name(name: str) -> None:

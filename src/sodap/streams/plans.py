@@ -316,6 +316,24 @@ def with_classes(plan: Plan, classes: str | Sequence[str] | None) -> Plan:
     return replace(plan, classes=tuple(names), confirmed=True)
 
 
+def continued(
+    plan: Plan, domains: Sequence[str], classes: Sequence[str], *, with_new: bool
+) -> Plan:
+    """The plan of a run that has begun with these domains and classes.
+
+    Its domains keep their order. New ones come after them, or are left out.
+    """
+    own = {domain.name: domain for domain in plan.domains}
+    chosen = [own[name] for name in domains if name in own]
+    if with_new:
+        chosen += [domain for domain in plan.domains if domain.name not in domains]
+    labels = sorted({item.label for domain in chosen for item in domain.items})
+    notes = [f"{name}: " for name in own.keys() - {domain.name for domain in chosen}]
+    differences = tuple(n for n in plan.differences if not n.startswith(tuple(notes)))
+    found = replace(plan, classes=tuple(labels), domains=tuple(chosen), differences=differences)
+    return with_classes(found, classes)
+
+
 def _plan_own(
     name: str,
     items: Sequence[Item],
