@@ -52,6 +52,12 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
     return GroupScheduling(config, log)
 
 
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Start with the slow tests, so that no process is left with one of them at the end."""
+    if "PYTEST_XDIST_WORKER" in os.environ:
+        items.sort(key=lambda item: item.get_closest_marker("slow") is None)
+
+
 TINY_VIT: dict[str, Any] = {"backbone": "test_vit", "weights": "random", "image_size": 32}
 """Arguments of a learner with the smallest ViT of timm: a step takes a fifth of micro's time."""
 

@@ -181,11 +181,10 @@ def test_a_block_that_is_not_plain_is_refused(options: dict[str, Any]) -> None:
         network.along_cls(images_for(network), cls=lambda layer, tokens: tokens[:, 0])
 
 
-@pytest.mark.slow
 @pytest.mark.filterwarnings("ignore:The .grad attribute")  # caused by torch itself
 def test_compiled_blocks_agree() -> None:
     plain, compiled = build_backbone("micro"), build_backbone("micro")
-    compiled.compile_blocks()
+    compiled.compile_blocks("aot_eager")
     images, editor = images_for(plain), Editor(plain)
     found = learned(compiled.along_cls, images, editor)
     torch.testing.assert_close(

@@ -15,6 +15,7 @@ from __future__ import annotations
 import copy
 import hashlib
 from collections.abc import Iterator
+from functools import partial
 from typing import Any, cast
 
 import torch
@@ -201,7 +202,7 @@ class PortedViT(nn.Module):
                 new_cls = cls(layer, row.unsqueeze(1))
         return self.norm(row) if norm else row
 
-    def compile_blocks(self) -> None:
+    def compile_blocks(self, backend: str = "inductor") -> None:
         """Run each block, with the replacement of CLS before it, through torch.compile.
 
         All blocks share one compiled function.
@@ -210,13 +211,14 @@ class PortedViT(nn.Module):
 
         config = torch._dynamo.config
         config.recompile_limit = max(config.recompile_limit, _RECOMPILE_LIMIT)
-        self._standardise = torch.compile(standardise)
-        self._embed = torch.compile(embed)
-        self._plain_block = torch.compile(_plain_block)
-        self._lora_block = torch.compile(_lora_block)
-        self._block_without_last_sum = torch.compile(block_without_last_sum)
-        self._block_for_cls = torch.compile(block_for_cls)
-        self._block_along_cls = torch.compile(block_along_cls)
+        compiled = partial(torch.compile, backend=backend)
+        self._standardise = compiled(standardise)
+        self._embed = compiled(embed)
+        self._plain_block = compiled(_plain_block)
+        self._lora_block = compiled(_lora_block)
+        self._block_without_last_sum = compiled(block_without_last_sum)
+        self._block_for_cls = compiled(block_for_cls)
+        self._block_along_cls = compiled(block_along_cls)
 
     def norm(self, tokens: Tensor) -> Tensor:
         """Apply the final LayerNorm to `[..., D]`."""
