@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from pathlib import Path
 
 import pytest
+
+from sodap.streams.check import CheckResult, check_page
 
 from .browser import WIDTHS, Browser
 
@@ -73,6 +76,42 @@ def test_captions_stay_while_a_table_scrolls(browser: Browser, pages: dict[str, 
     assert sum(scrolled > 0 for scrolled, _, _ in boxes) >= 3
     for _, before, after in boxes:
         assert after == before
+
+
+BROKEN_WORDS = """[
+  page => { page.defaultView.frameElement.style.width = "400px"; return null; },
+  page => {
+    const broken = [];
+    for (const cell of page.querySelectorAll("th, td"))
+      for (const node of cell.childNodes) {
+        if (node.nodeType !== 3) continue;
+        for (const word of node.data.matchAll(/[^\\s-]+/g)) {
+          const range = page.createRange();
+          range.setStart(node, word.index);
+          range.setEnd(node, word.index + word[0].length);
+          if (range.getClientRects().length > 1) broken.push(word[0]);
+        }
+      }
+    return broken;
+  },
+  page => [...page.querySelectorAll(".scroll")].some(box => box.scrollWidth > box.clientWidth),
+]"""
+
+
+@pytest.mark.slow
+def test_tables_scroll_on_a_phone_and_break_no_words(browser: Browser) -> None:
+    """The page of a check with names that are too long for the screen."""
+    classes = ("no diabetic retinopathy", "non-proliferative", "proliferative", "ungradable")
+    counts = {
+        (domain, split): Counter(dict.fromkeys(classes, 8))
+        for domain in ("01-zeiss-cirrus", "02-topcon")
+        for split in ("train", "val", "test")
+    }
+    page = check_page(CheckResult("clinic", classes, counts))
+    _, broken, scrolls = browser.show(page, steps=BROKEN_WORDS).answers
+    assert broken == []
+    assert scrolls
+    assert browser.show(page).views[0].page_width <= WIDTHS[0]
 
 
 STEPS = """[
