@@ -28,6 +28,7 @@ from sodap.testing import CHECKS, NEEDS_GPU, SLOW, Trial
 SMALL: dict[str, dict[str, Any]] = {
     "moe-adapters": {"experts": 6, "selector_steps": 20},
     "online-ewc": {"fisher_images": 4},
+    "ranpac": {"projection": 128},
     "rp-ridge": {"projection": 128},
 }
 
@@ -41,6 +42,7 @@ VARIANTS: list[tuple[str, dict[str, Any]]] = [
         {"per_layer": "all", "stats": "per_stage", "memory_write": "always", "capacity": None},
     ),
     ("residual-sodap", {"backprop": "cls_row"}),
+    ("rp-ridge", {"features": "last4", "projection": 128}),
     ("slda", {"priors": "counts"}),
 ]
 

@@ -154,7 +154,7 @@ class Learner:
                 )
                 learned.ended = end_stage(self.method, stage, self.training, self.runtime)
             self._forward = None
-            if not self.method.learns_by_gradient:
+            if not self.method.has_epochs:
                 learned.best_score = self.evaluate(val).macro_f1
         except BaseException:
             # A failed stage must leave no trace, or a second attempt would start from it.

@@ -44,7 +44,7 @@ def learn_stage(
         with runtime.stage_context():
             progress.begun = dict(method.eval().begin_stage(stage.number, observations))
 
-    if not method.learns_by_gradient:
+    if not method.has_epochs:
         progress.finished = True
         return progress
 

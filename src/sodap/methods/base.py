@@ -161,6 +161,11 @@ class Method(nn.Module, ABC):
         """Momentum of SGD, for a method that is trained with it; None for AdamW."""
         return None
 
+    @property
+    def has_epochs(self) -> bool:
+        """Whether the stage that has begun has training steps; by default all stages have."""
+        return self.learns_by_gradient
+
     @torch.no_grad()
     def frozen_features(self, images: Tensor) -> Tensor:
         """Features of the frozen backbone in float32, without gradient: `[B, D]`."""

@@ -5,7 +5,7 @@ The head is solved from second moments over all domains: no gradient, no epochs,
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Literal
 
 import torch
 from pydantic import Field
@@ -19,6 +19,7 @@ from sodap.methods.base import (
     StageInfo,
     tensor_bytes,
 )
+from sodap.methods.parts.last_blocks import read_last_blocks, width_of_last_blocks
 from sodap.methods.parts.second_moments import SecondMoments, solve_ridge, with_constant
 from sodap.methods.registry import register_method
 from sodap.randomness import Randomness
@@ -27,8 +28,17 @@ if TYPE_CHECKING:
     from sodap.backbones import FrozenViT
 
 
+LAST_BLOCKS = 4
+"""Number of blocks that `features=last4` reads."""
+
+
 class RidgeConfig(MethodConfig):
-    """No options: the penalty is chosen on the validation images of all stages."""
+    """What the head reads; its penalty is chosen on the validation images of all stages."""
+
+    features: Literal["cls", "last4"] = Field(
+        "cls",
+        description="cls: the CLS feature; last4: CLS and mean patch token of the last four blocks",
+    )
 
 
 @register_method
@@ -42,6 +52,7 @@ class Ridge(Method):
     Config = RidgeConfig
     learns_by_gradient = False
 
+    config: RidgeConfig
     weight: Tensor  # W [width + 1, C]
 
     def __init__(
@@ -54,12 +65,23 @@ class Ridge(Method):
         self.register_buffer("weight", torch.zeros(width + 1, classes))
 
     @property
-    def feature_width(self) -> int:
-        return self.backbone.width
+    def network_width(self) -> int:
+        """Width of what is read from the network."""
+        if self.config.features == "cls":
+            return self.backbone.width
+        return width_of_last_blocks(self.backbone, LAST_BLOCKS)
 
+    @property
+    def feature_width(self) -> int:
+        """Width of `features`."""
+        return self.network_width
+
+    @torch.no_grad()
     def features(self, images: Tensor) -> Tensor:
         """Features `[B, feature_width]` that the head reads."""
-        return self.frozen_features(images)
+        if self.config.features == "cls":
+            return self.frozen_features(images)
+        return read_last_blocks(self.backbone, images, LAST_BLOCKS)
 
     def forward(self, images: Tensor) -> Tensor:
         features = self.features(images)  # under autocast, as in `end_stage`
@@ -104,10 +126,9 @@ class ProjectedRidge(Ridge):
         self, backbone: FrozenViT, classes: int, randomness: Randomness, config: MethodConfig
     ) -> None:
         super().__init__(backbone, classes, randomness, config)
-        drawn = torch.randn(
-            backbone.width, self.feature_width, generator=randomness.generator("projection")
-        )
-        self.register_buffer("projection", drawn / backbone.width**0.5)
+        width = self.network_width
+        drawn = torch.randn(width, self.feature_width, generator=randomness.generator("projection"))
+        self.register_buffer("projection", drawn / width**0.5)
 
     @property
     def feature_width(self) -> int:

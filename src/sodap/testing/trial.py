@@ -57,6 +57,7 @@ class StageSteps:
 class InterruptedStage:
     """State and progress of a stage after its first epoch, as in a checkpoint."""
 
+    stage: int
     state: dict[str, Tensor]
     progress: StageProgress
 
@@ -75,7 +76,7 @@ class TrainedLearner:
     steps: list[StageSteps] = field(default_factory=list)
     """Training steps of each stage; empty for a closed form."""
     interrupted: InterruptedStage | None = None
-    """Stage 2 after its first epoch; None for a closed form."""
+    """The last stage with epochs, after its first one; None for a closed form."""
 
 
 @dataclass(frozen=True)
@@ -142,7 +143,17 @@ class Trial:
     def trained(self) -> TrainedLearner:
         """A learner of both domains of `stream`, which checks must not train further."""
         learner, domains = self.learner(), self.stream.domains
-        steps = [self._learn_and_observe(learner, domains)]
+        interrupted: list[InterruptedStage] = []
+
+        def keep(progress: StageProgress) -> None:
+            if progress.epoch == 1:
+                tensors = snapshot(progress.tensors())
+                copy = StageProgress.restore(progress.metadata(), tensors)
+                copy.history = list(copy.history)
+                state = snapshot(learner.method.state())
+                interrupted.append(InterruptedStage(progress.stage, state, copy))
+
+        steps = [self._learn_and_observe(learner, domains, on_epoch=keep)]
         folder = tempfile.mkdtemp(prefix="sodap-testing-")
         learner.save(folder)
         trained = TrainedLearner(
@@ -152,16 +163,9 @@ class Trial:
             self.logits(learner, domains[0].test.images),
         )
         weakref.finalize(trained, shutil.rmtree, folder, ignore_errors=True)
-
-        def keep(progress: StageProgress) -> None:
-            if progress.epoch == 1:
-                tensors = snapshot(progress.tensors())
-                copy = StageProgress.restore(progress.metadata(), tensors)
-                copy.history = list(copy.history)
-                trained.interrupted = InterruptedStage(snapshot(learner.method.state()), copy)
-
         steps.append(self._learn_and_observe(learner, domains, on_epoch=keep))
         trained.steps += [each for each in steps if each is not None]
+        trained.interrupted = interrupted[-1] if interrupted else None
         return trained
 
     def _learn_and_observe(

@@ -15,11 +15,13 @@ from sodap.testing.trial import Trial
 @promise
 def losses_are_finite(trial: Trial) -> None:
     """Losses are finite scalars with a gradient; a closed form is not asked for any."""
-    if not trial.learns_by_gradient:
+    interrupted = trial.trained.interrupted
+    if interrupted is None:
         return
-    learner = trial.trained.learner
-    method = copy.deepcopy(learner.method).train()  # losses may change its state
-    split, device = trial.stream.domains[1].train, learner.runtime.device
+    learner = trial.learner()  # of its own, because losses may change the state
+    learner.restore(copy.deepcopy(interrupted.state), interrupted.stage, interrupted.stage - 1)
+    method = learner.method.train()
+    split, device = trial.stream.domains[interrupted.stage - 1].train, learner.runtime.device
     images = method.backbone.prepare(split.images.to(device))
     generator = torch.Generator(device).manual_seed(0)
     losses = method.losses(
