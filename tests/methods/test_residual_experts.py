@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -12,7 +13,7 @@ from torch import Tensor
 from sodap.learning import Learner, Training
 from sodap.learning.progress import snapshot
 from sodap.methods import ResidualExperts
-from sodap.streams import Stream
+from sodap.streams import MissingClassWarning, Split, Stream
 from tests.conftest import TINY_VIT, make_stream
 
 TRAINING = Training(epochs=2, batch_size=12, lr=0.01, weight_decay=0.5)
@@ -110,7 +111,7 @@ def test_shown_to_all_experts_and_fast(learned: Learner, stream: Stream) -> None
     domains = method.gate(method.network.statistics(trunk)).exp()[:, :3].float()
     each = [method._expert(trunk, torch.full((len(images),), e)).softmax(1) for e in range(3)]
     mixture = torch.einsum("be,ebc->bc", domains, torch.stack(each))
-    base = method._base(trunk).exp()
+    base = method._base(trunk)
     answers: list[tuple[dict[str, Any], Tensor]] = [
         ({"shown_to": 16}, (base + mixture) / 2),
         ({"fast": True}, torch.stack(each)[domains.argmax(1), torch.arange(len(images))]),
@@ -159,7 +160,7 @@ def test_an_expert_starts_with_the_answers_of_the_base(stream: Stream) -> None:
     def begin(lr: float, decay: float) -> list[dict[str, Any]]:
         with torch.no_grad():
             trunk = method.network.trunk(images)
-            found.extend((method._newest(trunk).softmax(1), method._base(trunk).exp()))
+            found.extend((method._newest(trunk).softmax(1), method._base(trunk)))
         return list(groups(lr, decay))
 
     method.parameter_groups = begin
@@ -185,11 +186,14 @@ def test_a_budget_of_experts(stream: Stream) -> None:
     learner, method = learner_of(stream, budget=2, rank=2)
     shapes = {name: value.shape for name, value in method.state().items()}
     counts = [len(domain.train) for domain in stream.domains]
-    for domain in stream.domains:
+    for number, domain in enumerate(stream.domains, start=1):
         learner.learn(domain)
+        shapes["expert_of"] = torch.Size([number])
         assert {name: value.shape for name, value in method.state().items()} == shapes
-    in_use = method.gate.counts
-    assert sorted(in_use.tolist()) == [counts[0], sum(counts[1:])] or in_use.sum() == sum(counts)
+    expert_of = method.expert_of.tolist()
+    for expert in range(2):
+        images = sum(n for n, e in zip(counts, expert_of, strict=True) if e == expert)
+        assert method.gate.counts[expert] == method.experts.class_counts[expert].sum() == images > 0
     assert int(method.experts_in_use) == 2
     assert learner.evaluate(stream.domains[3]).accuracy == 1
     again, other = learner_of(stream, budget=2, rank=2)
@@ -207,7 +211,7 @@ def test_without_adaptation_the_base_reads_the_plain_network(stream: Stream) -> 
     with torch.no_grad():
         plain = read(method.backbone.vit, images, method.network.read_blocks)
         found = method._base(method.network.trunk(images))
-        torch.testing.assert_close(found, method.base(plain).float(), atol=1e-5, rtol=1e-4)
+        torch.testing.assert_close(found.double(), method.base(plain).exp(), atol=1e-5, rtol=1e-4)
 
 
 def test_what_is_stored_is_listed(learned: Learner) -> None:
@@ -217,3 +221,67 @@ def test_what_is_stored_is_listed(learned: Learner) -> None:
     sums = sum(v.nbytes for name, v in state if name.startswith(("base.", "gate.")))
     assert sum(asset.bytes for asset in assets) == sums + experts
     assert "3" in next(asset.name for asset in assets if asset.bytes == experts)
+
+
+def test_predictions_name_the_nearest_domain(learned: Learner, stream: Stream) -> None:
+    for domain in stream.domains[:3]:
+        found = learned.predict(domain.test.images)
+        assert found.domains == [domain.name] * len(domain.test)
+        assert found.domain_probabilities is not None
+        assert found.domain_probabilities.shape == (len(domain.test), 3)
+        torch.testing.assert_close(found.domain_probabilities.sum(1), torch.ones(len(domain.test)))
+
+
+def test_other_methods_name_no_domain(stream: Stream) -> None:
+    learner = Learner(stream.classes, method="ridge", device="cpu", **TINY_VIT)
+    learner.learn(stream.domains[0])
+    found = learner.predict(stream.domains[0].test.images)
+    assert found.domains is None
+    assert found.domain_probabilities is None
+
+
+def test_merged_domains_share_their_probability(stream: Stream) -> None:
+    learner, method = learner_of(stream, budget=2, rank=2)
+    for domain in stream.domains[:3]:
+        learner.learn(domain)
+    found = learner.predict(stream.domains[0].test.images).domain_probabilities
+    assert found is not None
+    torch.testing.assert_close(found.sum(1), torch.ones(len(found)))
+    one, other = (i for i, e in enumerate(method.expert_of) if (method.expert_of == e).sum() == 2)
+    assert torch.equal(found[:, one], found[:, other])
+
+
+@torch.no_grad()
+def test_balance_takes_the_class_frequencies_out(learned: Learner, stream: Stream) -> None:
+    method, images = experts_of(learned), prepared(learned, stream)
+    state = method.state()
+    counts = torch.tensor([[50.0, 5.0, 0.0], [1.0, 1.0, 30.0], [7.0, 7.0, 7.0]])
+    state["experts.class_counts"] = state["experts.class_counts"].clone()
+    state["experts.class_counts"][:3] = counts
+    answers = []
+    for balance in (0.0, 0.5, 1.0):
+        other, changed = learner_of(stream, rank=2, balance=balance)
+        other.restore(state, 3, 3)
+        answers.append(changed.eval()(images).softmax(1))
+    domains = method.domain_probabilities(images)
+    prior = domains @ ((counts + 1) / (counts + 1).sum(1, keepdim=True))
+    for share, found in zip((0.5, 1.0), answers[1:], strict=True):
+        expected = answers[0] / prior**share
+        torch.testing.assert_close(found, expected / expected.sum(1, keepdim=True))
+
+
+def test_a_class_that_an_expert_never_saw_is_left_to_the_base(stream: Stream) -> None:
+    learner, method = learner_of(stream)
+    first, second = stream.domains[0], stream.domains[1]
+    seen = first.train.labels != 2
+    known = replace(first, train=Split(first.train.images[seen], first.train.labels[seen]))
+    with pytest.warns(MissingClassWarning):
+        learner.learn(known)
+    assert (learner.predict(first.test.images).probabilities[:, 2] < 1e-6).all()
+    learner.learn(second)
+    found = learner.predict(first.test.images)
+    assert found.domains == [first.name] * len(first.test)
+    images = method.backbone.prepare(first.test.images)
+    with torch.no_grad():
+        base = method._base(method.network.trunk(images))
+    torch.testing.assert_close(found.probabilities[:, 2], base[:, 2], atol=1e-5, rtol=1e-3)

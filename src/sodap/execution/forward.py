@@ -114,6 +114,13 @@ class Forward:
             return method.routing(method.backbone.prepare(images.to(runtime.device)))
 
     @torch.inference_mode()
+    def domains(self, images: Tensor) -> Tensor | None:
+        """Probabilities of the known domains `[B, T]`, as the method returns them."""
+        method, runtime = self.method.eval(), self.runtime
+        with compiled_only_if(False), runtime.tf32(method), runtime.autocast():
+            return method.domain_probabilities(method.backbone.prepare(images.to(runtime.device)))
+
+    @torch.inference_mode()
     def inspect(self, images: Tensor, intervention: Intervention = NOTHING) -> Inspection | None:
         """A pass seen from inside, as `Method.inspect` returns it."""
         method, runtime = self.method.eval(), self.runtime

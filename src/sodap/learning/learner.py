@@ -218,13 +218,21 @@ class Learner:
         if self.stages_learned == 0:
             raise SodapError("nothing has been learned yet; call learn before predict")
         batches = image_batches(images, self.method.backbone.image_size, self.ranges)
-        logits = self.forward.logits(batches)
-        rows = [each.float().softmax(-1).cpu() for each in logits]
-        probabilities = torch.cat([torch.empty(0, len(self.classes)), *rows])
+        rows, known = [torch.empty(0, len(self.classes))], []
+        for batch in batches:
+            rows += [each.float().softmax(-1).cpu() for each in self.forward.logits([batch])]
+            known.append(self.forward.domains(batch))
+        probabilities = torch.cat(rows)
         classes = probabilities.argmax(-1)
         if problem := ClassPredictions(classes, probabilities.amax(-1)).problem():
             raise SodapError(f"this model is broken: {problem}")
-        return Prediction([self.classes[i] for i in classes], probabilities)
+        labels = [self.classes[i] for i in classes]
+        told = [each.float().cpu() for each in known if each is not None]
+        if not told:
+            return Prediction(labels, probabilities)
+        domains = torch.cat(told)
+        nearest = [self.domains_learned[i] for i in domains.argmax(1)]
+        return Prediction(labels, probabilities, nearest, domains)
 
     def stored(self) -> list[Asset]:
         """Everything the model stores about images it has seen."""

@@ -19,6 +19,10 @@ class Prediction:
     labels: list[str]
     probabilities: Tensor
     """`[N, C]`; rows sum to 1, columns are in the order of the learner's classes."""
+    domains: list[str] | None = None
+    """The learned domain that each image is most probably from; None if the method cannot say."""
+    domain_probabilities: Tensor | None = None
+    """`[N, T]`; columns are in the order in which the domains were learned."""
 
 
 @dataclass(frozen=True)

@@ -219,6 +219,13 @@ class Method(nn.Module, ABC):
         """Values of the prompts in use `[copies, N, d]`; None for a method without a pool."""
         return None
 
+    def domain_probabilities(self, images: Tensor) -> Tensor | None:
+        """Probabilities `[B, T]` that an image is from each domain learned so far, in order.
+
+        None for a method that does not tell domains apart.
+        """
+        return None
+
     def stored(self) -> list[Asset]:
         """Everything stored about past data."""
         return []

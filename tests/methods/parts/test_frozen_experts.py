@@ -9,6 +9,8 @@ from sodap.backbones import FrozenViT, LoraLayout
 from sodap.methods.parts.frozen_experts import FrozenExperts
 
 WIDTH, CLASSES = 5, 3
+COUNTS = [[10.0, 20.0, 0.0], [4.0, 0.0, 1.0], [5.0, 0.0, 5.0]]
+"""Images of each class in the domain of each expert."""
 
 
 def experts_of(micro: FrozenViT, count: int) -> tuple[FrozenExperts, list[nn.Linear], list[Tensor]]:
@@ -21,7 +23,7 @@ def experts_of(micro: FrozenViT, count: int) -> tuple[FrozenExperts, list[nn.Lin
         head, residual = nn.Linear(WIDTH, CLASSES), torch.empty(layout.blocks, layout.size)
         for tensor in (head.weight.data, head.bias.data, residual):
             tensor.normal_(generator=generator)
-        experts.freeze(slot, residual, head)
+        experts.freeze(slot, residual, head, torch.tensor(COUNTS[slot]))
         heads.append(head)
         residuals.append(residual)
     return experts, heads, residuals
@@ -38,14 +40,24 @@ def test_every_image_gets_the_head_of_its_expert(micro: FrozenViT) -> None:
 
 def test_two_experts_are_merged_by_their_shares(micro: FrozenViT) -> None:
     experts, heads, residuals = experts_of(micro, 3)
-    experts.merge(0, 2, torch.tensor([30.0, 10.0], dtype=torch.float64))
+    experts.merge(0, 2)
     mean = 0.75 * heads[0].weight + 0.25 * heads[2].weight
     torch.testing.assert_close(experts.weight[0], mean.detach())
     torch.testing.assert_close(
         experts.residuals[0],
         experts.layout.mean(torch.stack(residuals)[[0, 2]], torch.tensor([3.0, 1.0])),
     )
+    assert experts.class_counts[0].tolist() == [15, 20, 5]
     experts.move(1, 2)
     assert torch.equal(experts.residuals[2], residuals[1])
-    assert not any(each[1].any() for each in (experts.residuals, experts.weight, experts.bias))
-    assert experts.bytes_each == 4 * (residuals[0].numel() + CLASSES * (WIDTH + 1))
+    assert not any(each[1].any() for each in experts.buffers())
+    assert experts.bytes_each == 4 * (residuals[0].numel() + CLASSES * (WIDTH + 2))
+
+
+def test_class_frequencies_of_the_domains(micro: FrozenViT) -> None:
+    experts, *_ = experts_of(micro, 3)
+    assert experts.knows(torch.tensor([0, 1])).tolist() == [
+        [True, True, False],
+        [True, False, True],
+    ]
+    torch.testing.assert_close(experts.priors()[1], torch.tensor([5.0, 1.0, 2.0]) / 8)

@@ -14,6 +14,7 @@ class FrozenExperts(nn.Module):
     residuals: Tensor  # [E, L, P]
     weight: Tensor  # [E, C, D]
     bias: Tensor  # [E, C]
+    class_counts: Tensor  # images of each class in the domains of each expert [E, C]
 
     def __init__(self, layout: LoraLayout, budget: int, width: int, classes: int) -> None:
         super().__init__()
@@ -21,15 +22,17 @@ class FrozenExperts(nn.Module):
         self.register_buffer("residuals", torch.zeros(budget, layout.blocks, layout.size))
         self.register_buffer("weight", torch.zeros(budget, classes, width))
         self.register_buffer("bias", torch.zeros(budget, classes))
+        self.register_buffer("class_counts", torch.zeros(budget, classes))
 
     @property
     def bytes_each(self) -> int:
         """Bytes of one expert."""
-        return sum(int(each[0].nbytes) for each in (self.residuals, self.weight, self.bias))
+        return sum(int(each[0].nbytes) for each in self.buffers())
 
     @torch.no_grad()
-    def freeze(self, slot: int, residual: Tensor, head: nn.Linear) -> None:
-        """Copy a residual `[L, P]` and a head into a slot."""
+    def freeze(self, slot: int, residual: Tensor, head: nn.Linear, class_counts: Tensor) -> None:
+        """Copy a residual `[L, P]`, a head and the number of images per class into a slot."""
+        self.class_counts[slot] = class_counts
         self.residuals[slot] = residual
         self.weight[slot] = head.weight
         self.bias[slot] = head.bias
@@ -42,11 +45,22 @@ class FrozenExperts(nn.Module):
             own = chosen.view(1, -1, 1).expand(1, *every.shape[1:])
             return every.gather(0, own)[0]
 
+    def knows(self, chosen: Tensor) -> Tensor:
+        """Whether the expert of each image has seen an image of each class: `[B] -> [B, C]`."""
+        return self.class_counts[chosen] > 0
+
+    def priors(self) -> Tensor:
+        """Class frequencies of each expert's domains `[E, C]`, with one image more per class."""
+        counts = self.class_counts + 1
+        return counts / counts.sum(1, keepdim=True)
+
     @torch.no_grad()
-    def merge(self, one: int, other: int, shares: Tensor) -> None:
-        """Replace expert `one` by the mean of two experts, weighted by `shares` `[2]`."""
+    def merge(self, one: int, other: int) -> None:
+        """Replace expert `one` by the mean of two experts, weighted by their images."""
         pair = torch.tensor([one, other], device=self.bias.device)
-        weights = shares / shares.sum()
+        images = self.class_counts[pair].sum(1)
+        weights = images / images.sum()
+        self.class_counts[one] += self.class_counts[other]
         self.residuals[one] = self.layout.mean(self.residuals[pair], weights)
         for heads in (self.weight, self.bias):
             heads[one] = torch.einsum("e,e...->...", weights.to(heads), heads[pair])
@@ -54,6 +68,6 @@ class FrozenExperts(nn.Module):
     @torch.no_grad()
     def move(self, source: int, target: int) -> None:
         """Move an expert to another slot and clear its own."""
-        for each in (self.residuals, self.weight, self.bias):
+        for each in self.buffers():
             each[target] = each[source]
             each[source] = 0

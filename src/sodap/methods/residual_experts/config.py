@@ -30,6 +30,13 @@ class ResidualExpertsConfig(MethodConfig):
     fast: bool = Field(
         False, description="the most probable expert answers alone: one pass per image, not two"
     )
+    balance: float = Field(
+        0.0,
+        ge=0,
+        le=1,
+        description="share of the domain's class frequencies that is taken out of the answer: "
+        "0 = accuracy as trained, 1 = all classes count alike",
+    )
     head_lr: float = Field(
         0.1, gt=0, le=10, description="factor on lr for the head, which starts at a solution"
     )

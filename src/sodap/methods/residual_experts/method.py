@@ -8,7 +8,8 @@
     answer    p(y | x) = mean of base(y | x) and Σ_d p(d | x) expert_d(y | x)
 
 An image is shown to the most probable experts only. The probability of the other domains goes to
-the base, so that an image unlike all known domains is answered by the base.
+the base. An expert answers among the classes of its domain; how probable another class is, the base
+says.
 """
 
 from __future__ import annotations
@@ -22,6 +23,7 @@ from torch import Tensor, nn
 
 from sodap.backbones import Lora, LoraLayout
 from sodap.backbones.lora import FoldedBlocks
+from sodap.freezing import resize_on_load
 from sodap.methods.base import (
     Asset,
     Batch,
@@ -63,7 +65,9 @@ class ResidualExperts(Method):
 
     config: ResidualExpertsConfig
     base_residual: Tensor  # [L, P]
+    class_counts: Tensor  # images of each class in the current domain [C]
     ended: Tensor  # number of finished stages, []
+    expert_of: Tensor  # expert of each finished stage [T]
     experts_in_use: Tensor  # []
 
     def __init__(
@@ -81,6 +85,9 @@ class ResidualExperts(Method):
         self.base = RidgeClassifier(classes, width)
         self.gate = DomainGate(c.budget, self.network.statistics_width)
         self.experts = FrozenExperts(self.layout, c.budget, width, classes)
+        self.register_buffer("class_counts", torch.zeros(classes))
+        self.register_buffer("expert_of", torch.zeros(0, dtype=torch.int64))
+        resize_on_load(self, "expert_of")
         self.register_buffer("ended", torch.zeros((), dtype=torch.int64))
         self.register_buffer("experts_in_use", torch.zeros((), dtype=torch.int64))
         self._read_state()
@@ -111,23 +118,39 @@ class ResidualExperts(Method):
 
     def _answer(self, trunk: Tensor) -> Tensor:
         """Logarithm of p(y | x) `[B, C]`."""
-        c = self.config
-        if not c.experts:
-            return self._log(self._base(trunk).exp())
-        domains: Tensor = self.gate(self.network.statistics(trunk)).exp()  # [B, E]
-        share, chosen = domains.topk(min(c.shown_to, c.budget), dim=1)
+        c, domains = self.config, self._domains(trunk)
+        share, chosen = domains.topk(min(c.shown_to, self._count), dim=1)
         if c.fast:
-            return self._expert(trunk, chosen[:, 0]).log_softmax(1)
-        share = share.float() / 2
-        answer = (1 - share.sum(1, keepdim=True)) * self._base(trunk).exp()
-        for weight, expert in zip(share.unbind(1), chosen.unbind(1), strict=True):
-            answer = answer + weight.unsqueeze(1) * self._expert(trunk, expert).softmax(1)
-        return self._log(answer)
+            answer = self._expert(trunk, chosen[:, 0]).softmax(1)
+        elif not c.experts:
+            answer = self._base(trunk)
+        else:
+            base = self._base(trunk)
+            answer = (1 - share.sum(1, keepdim=True) / 2) * base
+            for weight, expert in zip(share.unbind(1), chosen.unbind(1), strict=True):
+                told = self._among_known(self._expert(trunk, expert), expert, base)
+                answer = answer + weight.unsqueeze(1) / 2 * told
+        with torch.autocast(trunk.device.type, enabled=False):
+            prior = domains @ self.experts.priors()
+        logarithm = answer.clamp(min=torch.finfo(answer.dtype).tiny).log()
+        return (logarithm - c.balance * prior.log()).log_softmax(1)
+
+    def _among_known(self, logits: Tensor, chosen: Tensor, base: Tensor) -> Tensor:
+        """Probabilities by an expert for the classes that it knows, by the base for others."""
+        known = self.experts.knows(chosen)
+        own = logits.masked_fill(~known, torch.finfo(logits.dtype).min).softmax(1)
+        others = base.masked_fill(known, 0.0)
+        return own * (1 - others.sum(1, keepdim=True)) + others
+
+    def _domains(self, trunk: Tensor) -> Tensor:
+        """p(d | x) of each expert `[B, E]`."""
+        logarithm: Tensor = self.gate(self.network.statistics(trunk))
+        return logarithm.exp().float()
 
     def _base(self, trunk: Tensor) -> Tensor:
-        """Logarithms of the base's probabilities `[B, C]`."""
-        log_probabilities: Tensor = self.base(self.network.features(trunk, self._lora()))
-        return log_probabilities.float()
+        """Probabilities of the base `[B, C]`."""
+        logarithm: Tensor = self.base(self.network.features(trunk, self._lora()))
+        return logarithm.exp().float()
 
     def _expert(self, trunk: Tensor, chosen: Tensor) -> Tensor:
         """Logits `[B, C]` of the expert of each image, `[B]`."""
@@ -141,10 +164,6 @@ class ResidualExperts(Method):
             return None
         return self.layout.port(residual, chosen=chosen, weights=weights)
 
-    @staticmethod
-    def _log(probabilities: Tensor) -> Tensor:
-        return probabilities.clamp(min=torch.finfo(torch.float32).tiny).log()
-
     # ------------------------------------------------------------------ stages
 
     def begin_stage(self, number: int, train: Observations) -> StageInfo:
@@ -154,6 +173,7 @@ class ResidualExperts(Method):
         # domain is known: then it only adds to the sums, and its expert stays as it is.
         merged = self._make_room()
         statistics, features, labels = self._observe(train)
+        self.class_counts.copy_(labels.bincount(minlength=self.classes))
         info = {"gate": self.gate.learn(statistics, self._count), "merged": merged}
         info["base"] = self.base.learn(features, labels)
         self._start_expert()
@@ -186,11 +206,13 @@ class ResidualExperts(Method):
         if self._count < self.config.budget:
             return None
         one, other = self.gate.nearest_pair()
-        self.experts.merge(one, other, self.gate.counts[[one, other]])
+        self.experts.merge(one, other)
         self.gate.merge(one, other)
+        self.expert_of[self.expert_of == other] = one
         if other != last:
             self.experts.move(last, other)
             self.gate.move(last, other)
+            self.expert_of[self.expert_of == last] = other
         self._count = last
         self.experts_in_use.fill_(last)
         return [one, other]
@@ -202,7 +224,8 @@ class ResidualExperts(Method):
         if number == 1 and self.config.adapt:
             self.base_residual.copy_(residual)
             residual = torch.zeros_like(residual)  # to the base, nothing is added
-        self.experts.freeze(self._count, residual, self.head)
+        self.experts.freeze(self._count, residual, self.head, self.class_counts)
+        self.expert_of = torch.cat([self.expert_of, self.experts_in_use.new_tensor([self._count])])
         self.experts_in_use.fill_(self._count + 1)
         self.ended.fill_(number)
         self._read_state()
@@ -213,6 +236,12 @@ class ResidualExperts(Method):
         return info
 
     # ------------------------------------------------------------------ the rest of the contract
+
+    def domain_probabilities(self, images: Tensor) -> Tensor:
+        """Probabilities of each learned domain `[B, T]`; domains with one expert share equally."""
+        domains = self._domains(self.network.trunk(images))
+        together = (self.expert_of.unsqueeze(0) == self.expert_of.unsqueeze(1)).sum(0)
+        return domains[:, self.expert_of] / together
 
     def lr_factor(self, name: str) -> float:
         return self.config.head_lr if name.startswith("head.") else 1.0
