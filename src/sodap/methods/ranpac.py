@@ -49,5 +49,4 @@ class RanPAC(FirstSessionRidge):
 
     def features(self, images: Tensor) -> Tensor:
         features: Tensor = self.backbone(images, lora=self.lora)
-        with torch.autocast(images.device.type, enabled=False):
-            return (features.float() @ self.projection).relu()
+        return (features.double() @ self.projection.double()).relu()

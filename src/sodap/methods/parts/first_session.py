@@ -73,7 +73,11 @@ class FirstSessionRidge(TwoPhaseMethod):
 
     @abstractmethod
     def features(self, images: Tensor) -> Tensor:
-        """Features `[B, feature_width]` of the adapted network that the ridge reads, in float32."""
+        """Features `[B, feature_width]` of the adapted network that the ridge reads.
+
+        Whatever is computed from the network's own features is computed in float64: the terms of a
+        ridge regression cancel, and products in float32 may be rounded to TF32 on a GPU.
+        """
 
     @property
     def lora(self) -> Lora:
@@ -91,8 +95,7 @@ class FirstSessionRidge(TwoPhaseMethod):
             return logits
         with torch.no_grad():
             features = self.features(images)
-        with torch.autocast(images.device.type, enabled=False):
-            return with_constant(features) @ self.weight
+        return (with_constant(features.double()) @ self.weight.double()).float()
 
     def losses(self, batch: Batch) -> dict[str, Tensor]:
         return {"ce": F.cross_entropy(self(batch.images), batch.labels)}
