@@ -21,6 +21,9 @@ from sodap.learning import Learner, StageProgress, Training
 from sodap.methods import Observations
 from sodap.methods.residual_sodap import ResidualSodap
 from sodap.preserving import distillation_loss
+from sodap.probing import probe
+from sodap.prompting import Intervention
+from sodap.runs import read_recipe
 from tests.conftest import NO_IMAGES, TINY_VIT, make_batch, make_stream
 
 TRAINING = Training(epochs=2, patience=2, batch_size=16, lr=0.01, weight_decay=0.5)
@@ -34,9 +37,11 @@ def new(training: Training = TRAINING, **options: Any) -> Learner:
     return Learner(THREE.classes, training=training, options=options, device="cpu", **TINY_VIT)
 
 
-def taught(stages: int, **options: Any) -> tuple[Learner, list[StageProgress]]:
+def taught(
+    stages: int, training: Training = TRAINING, **options: Any
+) -> tuple[Learner, list[StageProgress]]:
     """A learner after some stages, which may be taught on, and how they went."""
-    learner = new(**options)
+    learner = new(training, **options)
     return learner, [learner.learn(domain) for domain in THREE.domains[:stages]]
 
 
@@ -190,7 +195,8 @@ SWITCHES = {
 
 @pytest.mark.parametrize("switch", SWITCHES)
 def test_every_switch_of_the_ablation(switch: str) -> None:
-    learner, (_, second) = taught(2, **{switch: False})
+    options: dict[str, Any] = {switch: False}
+    learner, (_, second) = taught(2, **options)
     method = sodap_of(learner)
     assert set(second.history[-1]["losses"]) == SWITCHES[switch]
     assert set(second.history[-1]["weights"]) == (SWITCHES[switch] if switch != "uw" else set())
@@ -262,6 +268,8 @@ def test_the_number_of_pseudo_samples() -> None:
         {"combination": "joint"},
         {"backprop": "cls_row"},
         {"fast": False},
+        {"memory_assignment": "nearest", "key_start": "clusters"},
+        {"queries": "standardised", "combination": "competing"},
     ],
     ids=lambda options: "-".join(f"{k}={v}" for k, v in options.items()),
 )
@@ -281,6 +289,47 @@ def test_every_reading_learns_and_is_restored(options: dict[str, Any]) -> None:
     assert torch.equal(
         restored.predict(images).probabilities, learner.predict(images).probabilities
     )
+
+
+SELECTIVE = read_recipe("selective")[1]["options"]
+
+
+def test_the_parts_of_the_selective_reading_are_alive() -> None:
+    """Routing depends on the image, slots differ, and logits need the parts that are there."""
+    learner, stages = taught(3, training=Training(epochs=8, batch_size=16, lr=0.01), **SELECTIVE)
+    result = probe(learner, {domain.name: domain.test for domain in THREE.domains})
+    assert result is not None
+    assert result.variety.images is not None
+    assert result.variety.images > 0.05
+    assert result.support < 0.75 * result.prompts
+    assert result.memory is not None
+    for slots in (result.memory.keys, result.memory.values):
+        assert slots is not None
+        assert slots.mean < 0.9
+    method = sodap_of(learner).eval()
+    images = method.backbone.prepare(THREE.domains[-1].test.images)
+    whole = method.inspect(images).logits
+    for part in (Intervention(zero="active"), Intervention(one_slot=True)):
+        change = (method.inspect(images, part).logits - whole).norm() / whole.norm()
+        assert change > 1e-3
+    # The statistics and clusters of the first domain stay as they are.
+    assert method.prompter.standardiser is not None
+    first, _ = taught(1, training=Training(epochs=8, batch_size=16, lr=0.01), **SELECTIVE)
+    earlier = sodap_of(first).prompter.standardiser
+    assert earlier is not None
+    assert equal(method.prompter.standardiser.state_dict(), earlier.state_dict())
+    assert stages[1].begun["drift"]["added"] >= 3
+    assert any("deviation" in asset.name for asset in learner.stored())
+
+
+def test_what_routes_learns_at_a_rate_of_its_own() -> None:
+    method = sodap_of(new(router_lr=0.1))
+    slow = {name for name, _ in method.named_parameters() if method.lr_factor(name) == 0.1}
+    assert {"prompter.pool.trained_keys", "prompter.adapters.0.W_down"} < slow
+    assert all(
+        method.lr_factor(name) == 1.0 for name in ("head.weight", "prompter.adapters.0.W_up")
+    )
+    assert "prompter.pool.trained_values" not in slow
 
 
 def test_models_of_the_first_versions_are_restored() -> None:

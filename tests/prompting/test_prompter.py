@@ -133,7 +133,7 @@ def test_training_leaves_frozen_prompts_as_they_are(per_layer: str, form: Any) -
         )
         assert all(p.grad is not None and p.grad.isfinite().all() for p in prompter.parameters())
         optimizer.step()
-        prompter.remember(prompts)
+        prompter.remember(prompts, prompts.queries[-1])
     assert torch.equal(prompter.pool.keys[:, :6], frozen[0])
     assert torch.equal(prompter.pool.values[:, :6], frozen[1])
 
@@ -147,7 +147,7 @@ def test_memory_is_written_from_all_layers_but_the_first(form: Any) -> None:
     assert not any(query.requires_grad for query in prompts.queries + prompts.attentions)
     twin = copy.deepcopy(memory)
     twin.write(prompts.queries[1:], prompts.attentions[1:])
-    prompter.remember(prompts)
+    prompter.remember(prompts, prompts.queries[-1])
     assert torch.equal(memory.keys, twin.keys)
     assert torch.equal(memory.values, twin.values)
 
@@ -158,7 +158,7 @@ def test_without_query_enhancer(form: Any) -> None:
     assert prompter.memory is None
     assert {p.shape for p in prompter.shared_parameters()} == {(WIDTH, 8), (8, WIDTH)}
     tokens, prompts = run(form(prompter), images())
-    prompter.remember(prompts)
+    prompter.remember(prompts, prompts.queries[-1])
     assert tokens.isfinite().all()
 
 
@@ -197,7 +197,7 @@ def test_state_restores_the_function(form: Any) -> None:
     prompter.pool.expand(3)
     prompter.pool.expand(2)
     _, prompts = run(form(prompter), images())
-    prompter.remember(prompts)
+    prompter.remember(prompts, prompts.queries[-1])
     restored.load_state_dict(prompter.state_dict())
     assert torch.equal(run(form(restored), images())[0], run(form(prompter), images())[0])
 

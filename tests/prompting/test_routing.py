@@ -42,10 +42,11 @@ def select(by: Router, logits: Tensor) -> Tensor:
 
 def test_groups() -> None:
     paper, rescale, joint = router(merge="paper"), router(merge="rescale"), router(sodap=False)
-    assert paper.groups([60]) == rescale.groups([60]) == joint.groups([60]) == ((60,), (1.0,), 60)
-    assert paper.groups([60, 24, 10]) == ((84, 10), (1.0, 0.1), 10)
-    assert rescale.groups([60, 24, 10]) == ((60, 24, 10), (1.0, 1.0, 0.1), 10)
-    assert joint.groups([60, 24, 10]) == ((94,), (1.0,), 10)
+    one = Groups((60,), (1.0,), 60)
+    assert paper.groups([60]) == rescale.groups([60]) == joint.groups([60]) == one
+    assert paper.groups([60, 24, 10]) == Groups((84, 10), (1.0, 0.1), 10)
+    assert rescale.groups([60, 24, 10]) == Groups((60, 24, 10), (1.0, 1.0, 0.1), 10)
+    assert joint.groups([60, 24, 10]) == Groups((94,), (1.0,), 10)
     assert router(residual=0.5).groups([4, 2]).scales == (1.0, 0.5)
 
 

@@ -6,6 +6,8 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from sodap.prompting.clustering import cluster_centres
+
 NEGLIGIBLE = 1e-4
 """A slot that gets less than this share of the attention of a batch is not written."""
 
@@ -14,8 +16,8 @@ class MemoryBank(nn.Module):
     """``M_K, M_V [M, D]``, read by multi-head attention, equation (1).
 
     The projections of the read are trained by gradient. The slots are not: `write` moves them
-    towards the queries that attend to them. With ``learnable=True`` they are parameters instead,
-    and `write` does nothing.
+    towards the queries that attend to them, and `write_nearest` moves each slot towards the queries
+    that are nearest to it. With ``learnable=True`` they are parameters, and writing does nothing.
     """
 
     keys: Tensor
@@ -99,6 +101,41 @@ class MemoryBank(nn.Module):
         step = (1 - self.momentum) * (layers > 0).to(target.dtype)
         self.keys.lerp_(target, step)
         self.values.lerp_(target, step)
+
+    @torch.no_grad()
+    def start_from(self, queries: Tensor, features: Tensor, generator: torch.Generator) -> None:
+        """Start the slots as clusters of queries ``[n, D]``, given the images' features ``[n, D]``.
+
+        Keys become the mean query of a cluster and values the mean feature. The read compares
+        queries with keys by the same projection, so that attention starts on the nearest slots.
+        """
+        _, cluster = cluster_centres(queries, len(self.keys), generator)
+        keys, values, members = self._means(cluster, queries, features)
+        self.keys.copy_(torch.where(members > 0, keys, self.keys))
+        self.values.copy_(torch.where(members > 0, values, self.values))
+        self.to_key.load_state_dict(self.to_query.state_dict())
+
+    @torch.no_grad()
+    def write_nearest(self, queries: Tensor, features: Tensor) -> None:
+        """Move each slot one step towards the queries ``[n, D]`` that are nearest to it.
+
+        Its value moves towards the features ``[n, D]`` that the network made of these images.
+        Slots that are nearest to none stay.
+        """
+        if self.learnable:
+            return
+        nearest = (F.normalize(queries, dim=-1) @ F.normalize(self.keys, dim=-1).mT).argmax(-1)
+        keys, values, members = self._means(nearest, queries, features)
+        step = (1 - self.momentum) * (members > 0).to(keys)
+        self.keys.lerp_(keys, step)
+        self.values.lerp_(values, step)
+
+    def _means(self, slot: Tensor, *rows: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        """Mean of each of two ``rows [n, D]`` per slot ``[M, D]``, and the counts ``[M, 1]``."""
+        members = F.one_hot(slot, len(self.keys)).to(rows[0])
+        count = members.sum(0).unsqueeze(-1)
+        first, second = (members.mT @ each / count.clamp(min=1) for each in rows)
+        return first, second, count
 
 
 def _projection(width: int, generator: torch.Generator | None) -> nn.Linear:

@@ -6,7 +6,7 @@ from pydantic import BaseModel, ConfigDict, Field, model_validator
 
 Context = Literal["cls", "patch_mean"]
 Selection = Literal["entmax", "softmax"]
-Combination = Literal["residual", "joint"]
+Combination = Literal["residual", "competing", "joint"]
 Merge = Literal["paper", "rescale"]
 PerLayer = Literal["none", "adapters", "all"]
 
@@ -28,6 +28,11 @@ class PromptingOptions(BaseModel):
     memory_momentum: float = Field(
         0.99, ge=0, lt=1, description="momentum of the memory bank's moving average"
     )
+    memory_assignment: Literal["attention", "nearest"] = Field(
+        "attention",
+        description="slots that a query is written to: all, by attention, or the nearest one, "
+        "with slots that start as clusters of queries and keep the features that follow them",
+    )
     memory_norm: bool = Field(
         True,
         description="LayerNorm on the query that reads and writes the memory (paper: none)",
@@ -35,6 +40,11 @@ class PromptingOptions(BaseModel):
     memory_write: Literal["stage1", "always", "learned"] = Field(
         "stage1",
         description="moving average in stage 1 only, always (paper), or trained by gradient",
+    )
+    queries: Literal["raw", "standardised"] = Field(
+        "raw",
+        description="CLS tokens and context as they are (paper), or standardised per layer by the "
+        "first domain",
     )
     context: Context = Field(
         "patch_mean",
@@ -47,7 +57,14 @@ class PromptingOptions(BaseModel):
     residual: float = Field(0.1, ge=0, description="λ_r: weight of the active prompts")
     selection: Selection = Field("entmax", description="how logits become routing weights")
     combination: Combination = Field(
-        "residual", description="route F and A separately and add, or as one set"
+        "residual",
+        description="route F and A separately and add (paper); add A by the weight it wins against "
+        "F; or route both as one set",
+    )
+    key_start: Literal["noise", "clusters"] = Field(
+        "noise",
+        description="initial keys: random, or clusters of the new domain's queries that no frozen "
+        "key covers",
     )
     merge: Merge = Field(
         "rescale",

@@ -132,6 +132,16 @@ class PromptPool(nn.Module):
         self._activate(count, generator)
         return count
 
+    @torch.no_grad()
+    def start_keys(self, copy: int, directions: Tensor) -> None:
+        """Point the keys of A in given directions ``[|A|, width]``, in one copy of the pool.
+
+        Their length does not change the routing, only how fast training turns them: entries of
+        about 0.5 turn slowly enough to stay near where they start.
+        """
+        rows = slice(self.frozen_count, self.size)
+        self.trained_keys[copy, rows] = 0.5 * directions.shape[-1] ** 0.5 * directions
+
     def _lengthen(self, count: int) -> None:
         """Add unused rows; the parameters become new ones."""
         for name in self._prompts:

@@ -6,12 +6,14 @@ import torch
 from torch import Tensor, nn
 
 from sodap.prompting.adapter import Adapter
+from sodap.prompting.clustering import cluster_centres
 from sodap.prompting.inspection import NOTHING, Intervention, Selection
 from sodap.prompting.losses import diversity_loss, norm_loss
 from sodap.prompting.memory import MemoryBank
 from sodap.prompting.options import PromptingOptions
 from sodap.prompting.pool import PromptPool
 from sodap.prompting.routing import Groups, Router, Routing
+from sodap.prompting.standardising import Standardiser
 
 
 class PromptedLayer(NamedTuple):
@@ -79,6 +81,11 @@ class Prompter(nn.Module):
             else None
         )
 
+        # Kinds: the query of each layer, the context, the features.
+        self.standardiser = (
+            Standardiser(depth + 2, width) if options.queries == "standardised" else None
+        )
+
     def start(self, intervention: Intervention = NOTHING) -> "PromptPass":
         """Start a forward pass: an object that the backbone calls before each of its blocks.
 
@@ -101,11 +108,12 @@ class Prompter(nn.Module):
 
         ``query`` and ``context`` are ``[B, D]``, the layer's ``keys`` and ``values`` ``[N, d]``.
         """
-        adapter, attention, retrieved, enhanced = self.adapter(layer), None, None, query
+        adapter, attention, retrieved = self.adapter(layer), None, None
+        standard = enhanced = self.standardise(layer, query)
         if self.memory is not None and adapter.enhancer is not None:
             slots = (intervention.slots(layer, s) for s in (self.memory.keys, self.memory.values))
-            retrieved, attention = self.memory(query, *slots)  # (1)
-            enhanced = adapter.enhancer(query, context, retrieved)  # (2), (3)
+            retrieved, attention = self.memory(standard, *slots)  # (1)
+            enhanced = adapter.enhancer(standard, context, retrieved)  # (2), (3)
         z = adapter.down(enhanced)
         routing = self.router.route(z, keys, self.groups)  # (4), (5)
         used = intervention.weights(layer, Selection(routing.weights, self.active))
@@ -131,9 +139,13 @@ class Prompter(nn.Module):
 
     def global_context(self, tokens: Tensor) -> Tensor:
         """Compute g from the tokens right after embedding: ``[B, 1+S, D] -> [B, D]``."""
-        if self.options.context == "cls":
-            return tokens[:, 0]
-        return tokens[:, self.prefix_tokens :].mean(1)
+        cls = self.options.context == "cls"
+        context = tokens[:, 0] if cls else tokens[:, self.prefix_tokens :].mean(1)
+        return self.standardise(self.depth, context)
+
+    def standardise(self, kind: int, rows: Tensor) -> Tensor:
+        """Standardise ``[B, D]``: the query of layer ``kind``, or the context (``depth``)."""
+        return rows if self.standardiser is None else self.standardiser(kind, rows)
 
     def usage(self, prompts: "PromptPass") -> Tensor:
         """Batch mean u of the weights, one distribution over the pool per layer: ``[L, N]``."""
@@ -149,10 +161,52 @@ class Prompter(nn.Module):
         """L_norm over the active prompts."""
         return norm_loss(self.pool.values, self.pool.active)
 
-    def remember(self, prompts: "PromptPass") -> None:
-        """Write a pass to the memory bank, except layer 0, whose query is a constant."""
-        if self.memory is not None and len(prompts.queries) > 1:
-            self.memory.write(prompts.queries[1:], prompts.attentions[1:])
+    def remember(self, prompts: "PromptPass", features: Tensor) -> None:
+        """Write a pass and its features ``[B, D]`` to the memory bank.
+
+        Layer 0 is left out, because its query is a constant.
+        """
+        if self.memory is None or len(prompts.queries) == 1:
+            return
+        queries = [self.standardise(layer, q) for layer, q in enumerate(prompts.queries)][1:]
+        if self.options.memory_assignment == "nearest":
+            features = self.standardise(self.depth + 1, features)
+            self.memory.write_nearest(torch.cat(queries), features.repeat(len(queries), 1))
+        else:
+            self.memory.write(queries, prompts.attentions[1:])
+
+    @torch.no_grad()
+    def start_memory(self, queries: Tensor, features: Tensor, generator: torch.Generator) -> None:
+        """Start the slots from the raw queries ``[n, L, D]`` and features ``[n, D]`` of images."""
+        if self.memory is None:
+            return
+        layers = [self.standardise(layer, queries[:, layer]) for layer in range(1, self.depth)]
+        features = self.standardise(self.depth + 1, features)
+        self.memory.start_from(torch.cat(layers), features.repeat(len(layers), 1), generator)
+
+    @torch.no_grad()
+    def start_keys(self, queries: Tensor, context: Tensor, generator: torch.Generator) -> None:
+        """Start the keys of A as clusters of compressed queries, beyond what F covers.
+
+        ``queries`` are raw, ``[n, L, D]``; ``context`` is g, ``[n, D]``.
+        """
+        compressed = [
+            self._compress(layer, queries[:, layer], context) for layer in range(self.depth)
+        ]
+        pool, copies = self.pool, len(self.pool.trained_keys)
+        for copy in range(copies):
+            # The query of layer 0 is a constant, so that a shared pool does not need keys for it.
+            rows = compressed[copy] if copies > 1 else torch.cat(compressed[1:])
+            known = pool.keys[copy, : pool.frozen_count]
+            centres, _ = cluster_centres(rows, pool.active_count, generator, known)
+            pool.start_keys(copy, centres)
+
+    def _compress(self, layer: int, query: Tensor, context: Tensor) -> Tensor:
+        """Compressed query z of one layer, ``[B, D] -> [B, d]``."""
+        adapter, standard = self.adapter(layer), self.standardise(layer, query)
+        if self.memory is None or adapter.enhancer is None:
+            return adapter.down(standard)
+        return adapter.down(adapter.enhancer(standard, context, self.memory(standard)[0]))
 
     def shared_parameters(self) -> list[nn.Parameter]:
         """Parameters that old and new prompts share: enhancer, projections, memory reader."""

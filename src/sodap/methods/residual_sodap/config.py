@@ -31,13 +31,22 @@ class ResidualSodapConfig(PromptingOptions, MethodConfig):
         "frozen",
         description="enhancer, projections and memory reader in later stages (paper: trainable)",
     )
+    router_lr: float = Field(
+        1.0,
+        gt=0,
+        le=1,
+        description="factor on lr for what decides the routing: keys, enhancer, W_down, memory "
+        "reader",
+    )
     shared_lr: float = Field(0.1, gt=0, le=1, description="factor on lr for low_lr")
     backprop: Literal["full", "cls_row"] = Field(
         "full",
         description="gradients through all tokens, or along the CLS row only: less time and memory",
     )
     fast: bool = Field(
-        True, description="folded and fused computation of the prompts; off = equations as printed"
+        True,
+        description="folded and fused computation of the prompts, where there is one; off = "
+        "equations as printed",
     )
 
     # 3.2 Preserving.

@@ -41,6 +41,7 @@ from sodap.methods.base import (
 from sodap.methods.registry import register_method
 from sodap.methods.residual_sodap.ablation import OTHER_READINGS, REMOVALS, active_parts
 from sodap.methods.residual_sodap.config import ResidualSodapConfig
+from sodap.methods.residual_sodap.starting import start_from_images
 from sodap.methods.residual_sodap.usage import GroupMeans, usage_of, usage_threshold
 from sodap.preserving import ClassStatistics, PseudoReplay, distillation_loss
 from sodap.prompting import (
@@ -89,14 +90,15 @@ class ResidualSodap(Method):
             prefix_tokens=backbone.prefix_tokens,
             generator=randomness.generator("init prompts"),
         )
-        self.fast_prompter = FastPrompter(self.prompter) if c.fast else None
+        fast = c.fast and FastPrompter.supports(c)
+        self.fast_prompter = FastPrompter(self.prompter) if fast else None
         self.head = LinearHead(backbone.width, classes, randomness.generator("init head"))
         self.teacher = copy.deepcopy(self.head).requires_grad_(False)
         self.replay = PseudoReplay(classes, backbone.width, keep=c.stats)
         self.balance = UncertaintyWeighting(c.loss_names)
         self.drift_layers = c.drift_layers(backbone.depth)
         self.reference = UsageReference(len(self.drift_layers), c.capacity, c.drift.window - 1)
-        self._last_pass: PromptPass | None = None
+        self._last_pass: tuple[PromptPass, Tensor] | None = None
 
     # ------------------------------------------------------------------ one batch
 
@@ -115,7 +117,7 @@ class ResidualSodap(Method):
     def losses(self, batch: Batch) -> dict[str, Tensor]:
         c, names = self.config, self.config.loss_names
         features, prompts = self.features(batch.images)
-        self._last_pass = prompts
+        self._last_pass = prompts, features.detach()
         logits = self.head(features)
 
         losses = {"ce": F.cross_entropy(logits, batch.labels)}
@@ -150,7 +152,7 @@ class ResidualSodap(Method):
         write = self.config.memory_write
         if write == "always" or (write == "stage1" and self.stage == 1):
             assert self._last_pass is not None
-            self.prompter.remember(self._last_pass)
+            self.prompter.remember(*self._last_pass)
         self._last_pass = None
         self.balance.project()
 
@@ -162,6 +164,8 @@ class ResidualSodap(Method):
         info: dict[str, Any] = {}
         if number > 1 and self.config.pudd:
             info["drift"] = self._measure_drift_and_grow(train)
+        grown = number == 1 or info.get("drift", {}).get("added", 0) > 0
+        start_from_images(self, train, new_prompts=grown)
         self._freeze_shared_parts()
         return info | {"pool": self.pool()}
 
@@ -252,10 +256,12 @@ class ResidualSodap(Method):
             self.fast_prompter.compile()
 
     def lr_factor(self, name: str) -> float:
-        """Lower learning rate of the shared parts after stage 1, if `low_lr` is chosen."""
+        """Factors of the parts that decide the routing, and of shared parts after stage 1."""
         shared = name.startswith("prompter.") and not name.startswith("prompter.pool.")
         slow = self.stage > 1 and self.config.shared_after_stage1 == "low_lr"
-        return self.config.shared_lr if shared and slow else 1.0
+        routes = (shared and "W_up" not in name) or name == "prompter.pool.trained_keys"
+        factor = self.config.shared_lr if shared and slow else 1.0
+        return factor * self.config.router_lr if routes else factor
 
     def pool(self) -> dict[str, int | None]:
         """Number of frozen, active and unused prompts; None unused without a capacity."""
@@ -297,6 +303,9 @@ class ResidualSodap(Method):
     def stored(self) -> list[Asset]:
         bank = self.prompter.memory
         averages = {} if bank is None else {"keys": bank.keys, "values": bank.values}
+        standardiser = self.prompter.standardiser
+        if standardiser is not None:
+            averages |= {"mean": standardiser.mean, "deviation": standardiser.std}
         return [
             Asset("class means and variances", "statistics", self.replay.stored_bytes),
             *(

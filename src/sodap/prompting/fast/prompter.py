@@ -15,6 +15,7 @@ from sodap.prompting.fast.layers import (
     logits_forward,
 )
 from sodap.prompting.fast.segments import Segments, segmented_entmax
+from sodap.prompting.options import PromptingOptions
 from sodap.prompting.prompter import PromptedLayer, Prompter, PromptPass
 from sodap.prompting.routing import Groups, unit
 
@@ -39,6 +40,11 @@ class FastPrompter:
         self.prompter = prompter
         self.logits: tuple[LogitsForward, LogitsBackward] = (logits_forward, logits_backward)
         self._partition: Partition | None = None
+
+    @staticmethod
+    def supports(options: PromptingOptions) -> bool:
+        """Whether there is a fast form of these options."""
+        return options.queries == "raw" and options.combination != "competing"
 
     def compile(self) -> None:
         """Let torch.compile fuse the layers' forward and backward passes from now on."""
