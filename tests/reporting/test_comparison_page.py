@@ -16,13 +16,8 @@ from sodap.reporting import METRICS, LoadedRun, Result, load_runs, make_tables, 
 from sodap.reporting.loading import labelled
 from sodap.reporting.pages.accuracy import matrix_table
 from sodap.reporting.pages.blocks import Card, Paragraph
-from sodap.reporting.pages.comparison import (
-    comparison_sections,
-    differences_table,
-    images_table,
-    method_table,
-    runs_table,
-)
+from sodap.reporting.pages.comparison import comparison_sections, method_table, runs_table
+from sodap.reporting.pages.differences import differences_table, images_table
 from sodap.reporting.pages.report import page_of, report_page
 from sodap.reporting.tables.formats import method_rows
 from sodap.reporting.tables.table import Cell, Table
@@ -272,3 +267,33 @@ def test_every_table_is_rectangular(several: list[LoadedRun]) -> None:
     assert len(tables) >= 4
     for table in tables:
         assert all(len(row) == len(table.heads) for row in table.rows), table.caption
+
+
+def test_a_problem_that_runs_share_is_told_once(pair: list[LoadedRun]) -> None:
+    notes = [["The labels are noisy."], ["The labels are noisy.", "Some lesions occur twice."]]
+    runs = [
+        changed(run, {"stream.notes": each}) for run, each in zip(pair, notes, strict=True)
+    ]  # fmt: skip
+    (section,) = [each for each in comparison_sections(runs) if each.key == "problems"]
+    texts = [block.text for block in section.blocks if isinstance(block, Paragraph)]
+    assert "All runs: The labels are noisy." in texts
+    assert f"2, {runs[1].title}: Some lesions occur twice." in texts
+    three = comparison_sections([*runs, replace(runs[1], label="other")])
+    (section,) = [each for each in three if each.key == "problems"]
+    texts = [block.text for block in section.blocks if isinstance(block, Paragraph)]
+    assert "Runs 2 and 3: Some lesions occur twice." in texts
+
+
+def test_a_page_has_intervals_of_one_kind(pair: list[LoadedRun]) -> None:
+    """Over images if there is one seed; over seeds if there are three."""
+
+    def captions(runs: list[LoadedRun]) -> list[str]:
+        return [block.caption for block in differences(runs) if isinstance(block, Table)]
+
+    def kinds(runs: list[LoadedRun]) -> list[bool]:
+        text = " ".join(captions(runs))
+        return ["Student" in text, "exact intervals" in text]
+
+    assert kinds(pair) == [False, True]
+    many = [changed(run, {"config.seed": seed}) for run in pair for seed in range(3)]
+    assert kinds(many) == [True, False]

@@ -5,11 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 
-from sodap.evaluation import KIND, MIN_SEEDS, difference_intervals
+from sodap.evaluation import MIN_SEEDS
 from sodap.formats import (
     MISSING,
     format_bytes,
-    format_difference,
     format_duration,
     format_score,
     plural,
@@ -18,6 +17,7 @@ from sodap.reporting.figures import accuracy as figures
 from sodap.reporting.loading import LoadedRun
 from sodap.reporting.pages.accuracy import matrix_table
 from sodap.reporting.pages.blocks import Block, Card, FigureBlock, Paragraph, Section
+from sodap.reporting.pages.differences import COMPARED, differences
 from sodap.reporting.pages.origin import command_line, problems
 from sodap.reporting.pages.stream import stream_section
 from sodap.reporting.tables.conclusion import conclusion
@@ -34,7 +34,6 @@ from sodap.reporting.tables.table import (
     Row,
     Table,
     change_cell,
-    difference_cell,
     number_cell,
     score_cell,
 )
@@ -43,9 +42,6 @@ FEW_RUNS = 4
 """With at most this many runs, R comes first on the page."""
 MAX_LINES = 6
 """Most methods in one figure of lines."""
-MAX_IMAGE_TABLES = 4
-"""Most tables of differences by image, which take time."""
-COMPARED = SCORES[:4]
 CHANGES = "+changes"
 """Suffix of a commit, if the code differed from it."""
 
@@ -66,11 +62,7 @@ def comparison_sections(
     if tables:
         sections.insert(0, Section("table", "Methods and streams", list(_methods(tables))))
         found = [(table, table.reference(against)) for table in tables]
-        blocks = [
-            *(differences_table(table, reference) for table, reference in found if reference),
-            *_differences_by_image(learned, found),
-        ]
-        if blocks:
+        if blocks := list(differences(learned, found)):
             sections.append(Section("differences", "Differences", blocks))
     if len(runs) <= FEW_RUNS:
         first: list[Block] = [*_matrices(runs, links), *_forgetting(runs), *_changes(learned)]
@@ -157,109 +149,6 @@ def _numbers(run: LoadedRun) -> list[Cell]:
     ]
 
 
-# ------------------------------------------------------------------ differences
-
-
-def differences_table(table: StreamTable, reference: str) -> Table:
-    """Every method minus the reference, paired by seed."""
-    others = [method for method in table.methods if method != reference]
-    pairs = [(method, reference) for method in others]
-    columns = [table.differences(pairs, metric.key) for metric in COMPARED]
-    seeds = [len(table.common_seeds(*pair)) for pair in pairs]
-    rows = [
-        [method, number_cell(count), *map(difference_cell, found)]
-        for method, count, *found in zip(others, seeds, *columns, strict=True)
-    ]
-    how = (
-        "with 95 % Student's t intervals over seeds; bold as in `sodap table`: more than the noise "
-        "between seeds, corrected for all differences of a column (Holm)"
-        if max(seeds) >= MIN_SEEDS
-        else f"without intervals, since fewer than {MIN_SEEDS} seeds are in common"
-    )
-    return Table(
-        f"{table.title}: minus {reference}, paired by seed, {how}",
-        ["Method", "Seeds", *(metric.title for metric in COMPARED)],
-        rows,
-        sortable=True,
-    )
-
-
-def _differences_by_image(
-    runs: Sequence[LoadedRun], tables: Sequence[tuple[StreamTable, str | None]]
-) -> Iterator[Block]:
-    """One table per group of runs with the same stream, seed and test images.
-
-    A page has intervals of one kind: over seeds if there are enough of them, else over images.
-    """
-    if any(
-        len(table.common_seeds(method, reference)) >= MIN_SEEDS
-        for table, reference in tables
-        if reference
-        for method in table.methods
-        if method != reference
-    ):
-        yield Paragraph(
-            "These intervals are over seeds. A report of the runs of one seed has intervals over "
-            "test images.",
-            "note",
-        )
-        return
-    references = {table.stream: reference for table, reference in tables}
-    groups: dict[tuple[str, int], list[list[LoadedRun]]] = {}
-    for run in runs:
-        if run.finished and run.outcomes() is not None:
-            known = groups.setdefault((run.stream_name, run.seed), [])
-            same = next((group for group in known if group[0].has_test_images_of(run)), None)
-            if same is None:
-                known.append([run])
-            else:
-                same.append(run)
-    pairable = [group for known in groups.values() for group in known if len(group) > 1]
-    for group in pairable[:MAX_IMAGE_TABLES]:
-        yield images_table(group, references[group[0].stream_name])
-    for (stream, seed), known in groups.items():
-        if len(known) > 1:
-            names = " | ".join(", ".join(run.name for run in group) for group in known)
-            yield Paragraph(
-                f"{stream}, seed {seed}: these runs may have different test images and are not "
-                f"compared by image: {names}.",
-                "note",
-            )
-    if len(pairable) > MAX_IMAGE_TABLES:
-        left = plural(len(pairable) - MAX_IMAGE_TABLES, "more group of runs", "more groups of runs")
-        yield Paragraph(f"{left} can be compared by image in a report of fewer runs.")
-
-
-def images_table(group: Sequence[LoadedRun], reference: str | None) -> Table:
-    """Every run minus that of the reference (or the first), paired by test image."""
-    first = next((run for run in group if run.name == reference), group[0])
-    base = first.outcomes()
-    rows: list[Row] = []
-    for run in group:
-        other = run.outcomes()
-        if run is first or base is None or other is None:
-            continue
-        if [table.shape for table in other] != [table.shape for table in base]:
-            continue
-        intervals = difference_intervals(other, base)
-        cells = []
-        for metric in COMPARED:
-            one, two, ends = metric.of(run.record), metric.of(first.record), intervals[metric.key]
-            if one is None or two is None or ends is None:
-                cells.append(Cell(MISSING))
-                continue
-            text = format_difference(one - two, ends.low, ends.high)
-            cells.append(Cell(text, one - two, bold=ends.low > 0 or ends.high < 0))
-        rows.append([run.name, *cells])
-    return Table(
-        f"{first.stream_name}, seed {first.seed}: minus {first.name}, paired by test image, with "
-        f"95 % {KIND}; bold if the interval excludes 0 (not corrected)",
-        ["Method", *(metric.title for metric in COMPARED)],
-        rows,
-        sortable=True,
-    )
-
-
 # ------------------------------------------------------------------ side by side
 
 
@@ -312,12 +201,24 @@ def _forgetting(runs: Sequence[LoadedRun]) -> Iterator[FigureBlock]:
 
 
 def _problems(runs: Sequence[LoadedRun]) -> Section:
+    affected: dict[str, list[int]] = {}
+    for number, run in enumerate(runs, 1):
+        for text in problems(replace(run, stream=None)):
+            affected.setdefault(text, []).append(number)
     found = [
-        Paragraph(f"{number}, {run.title}: {text}", "warning")
-        for number, run in enumerate(runs, 1)
-        for text in problems(replace(run, stream=None))
+        Paragraph(f"{_named_runs(runs, numbers)}: {text}", "warning")
+        for text, numbers in affected.items()
     ]
     return Section("problems", "What went wrong", found or [Paragraph("No problems were found.")])
+
+
+def _named_runs(runs: Sequence[LoadedRun], numbers: Sequence[int]) -> str:
+    """`3, ridge on digits, seed 0`, `Runs 3, 4 and 7`, or `All runs`."""
+    if len(numbers) == 1:
+        return f"{numbers[0]}, {runs[numbers[0] - 1].title}"
+    if len(numbers) == len(runs):
+        return "All runs"
+    return f"Runs {', '.join(map(str, numbers[:-1]))} and {numbers[-1]}"
 
 
 def _commands(runs: Sequence[LoadedRun]) -> Section:
