@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 MISSING = "–"
-"""What stands where a number is not defined, such as forgetting after one stage."""
+"""Placeholder for a number that is not defined, such as forgetting after one stage."""
 
 
 def format_score(value: float | None) -> str:
@@ -25,17 +25,17 @@ def format_difference(
 
 
 def format_bytes(count: float) -> str:
-    """`512 B`, `1.5 kB`, `20 MB`: three digits, decimal units."""
+    """Format a size in bytes with three digits and decimal units: `512 B`, `1.5 kB`, `20 MB`."""
     return _with_unit(count, (" GB", " MB", " kB"), " B")
 
 
 def format_count(count: float) -> str:
-    """`512`, `1.5k`, `20M`: a large number with three digits."""
+    """Format a large number with three digits: `512`, `1.5k`, `20M`."""
     return _with_unit(count, ("G", "M", "k"), "")
 
 
 def format_duration(seconds: float) -> str:
-    """`3.2 s`, `48 s`, `5.0 min`, `2.5 h`."""
+    """Format seconds in a readable unit: `3.2 s`, `48 s`, `5.0 min`, `2.5 h`."""
     if seconds < 10:
         return f"{seconds:.1f} s"
     if seconds < 120:
@@ -46,12 +46,12 @@ def format_duration(seconds: float) -> str:
 
 
 def plural(count: int, one: str, many: str = "") -> str:
-    """`1 domain`, `3 domains`; `many` for nouns that take no `s`."""
+    """Count things in words: `1 domain`, `3 domains`; `many` is for nouns that take no `s`."""
     return f"{count:,} {one if count == 1 else many or one + 's'}"
 
 
 def first_few(names: Sequence[str], most: int = 4) -> str:
-    """`a, b, c`; of many names the first ones, `a, b, c, d and 6 more`."""
+    """List names, of many only the first ones: `a, b, c`, `a, b, c, d and 6 more`."""
     rest = f" and {len(names) - most} more" if len(names) > most else ""
     return ", ".join(names[:most]) + rest
 

@@ -12,7 +12,7 @@ from sodap.formats import MISSING, format_score
 from sodap.runs import RunRecord
 
 MAX_CLASSES = 12
-"""With more classes, only those with the lowest recall are shown."""
+"""Largest number of classes shown; of more, those with the lowest recall."""
 
 
 def show_result(console: Console, record: RunRecord, title: str) -> None:

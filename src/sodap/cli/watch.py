@@ -47,7 +47,7 @@ class Snapshot:
 
     folder: Path
     record: RunRecord | None
-    """None before the run has written one."""
+    """The record; None before the run has written one."""
     rows: Sequence[EpochRow] = ()
     """The log, a row an epoch."""
     losses: Mapping[str, Sequence[float]] = field(default_factory=dict)

@@ -23,7 +23,7 @@ class Effects:
     """Changes of the accuracy of one domain from its own stage to the last."""
 
     domain: int
-    """From 0; its own stage has the same index."""
+    """Index of the domain, from 0; its own stage has the same index."""
     then: float
     """Accuracy right after its own stage: B_d with C_d."""
     representation: float

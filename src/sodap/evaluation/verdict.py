@@ -27,7 +27,7 @@ class Verdict:
     final: float
     """Mean accuracy on the learned domains after the last stage."""
     interval: Interval | None
-    """Of `final`, over other test images; None without images."""
+    """Interval of `final` over other test images; None without images."""
     constant: float
     """Final average of the best constant answer."""
     answer: str

@@ -260,7 +260,7 @@ class _GridRun:
             self._score(task, record)
 
     def _give_up(self, cell: Cell) -> None:
-        """Without a search there are no runs; count them once if several candidates fail."""
+        """Count the runs of a failed search as not started, and do so only once."""
         if cell not in self.failed:
             self.failed.add(cell)
             self._unlock(cell)

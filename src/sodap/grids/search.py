@@ -47,13 +47,13 @@ Setting = Mapping[str, Any]
 
 
 class SearchRecord(SearchInfo):
-    """`search.json`"""
+    """Content of `search.json`."""
 
     stream: str
     method: str
     config: RunConfig
     environment: Environment | None
-    """Of the first candidate; None if it is not known."""
+    """Environment of the first candidate; None if it is not known."""
 
 
 def settings_to_compare(method: str, changes: Sequence[str] = ()) -> list[Setting]:

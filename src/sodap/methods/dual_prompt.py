@@ -149,7 +149,7 @@ class DualPrompt(QueryKeyMethod):
         return Inspection(self.head(self.prompted_features(images, left)), [selection], [])
 
     def losses(self, batch: Batch) -> dict[str, Tensor]:
-        """In training every image gets the slice of the current stage."""
+        """Return the losses; in training every image gets the slice of the current stage."""
         experts = self.experts.unsqueeze(2).expand(-1, -1, len(batch.images), -1, -1, -1)
         logits = self.head(self.prompted_features(batch.images, experts))
         similarity = cosine_similarity(self.frozen_features(batch.images), self.keys)

@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 Kind = Literal["exact", "mc", "empirical", "mammoth"]
 
 MOMENTUM, DECAY = 0.9, 5e-4
-"""Of SGD, as in the table of hyperparameters in the paper on Residual SODAP."""
+"""Settings of SGD, as in the table of hyperparameters in the paper on Residual SODAP."""
 
 CHUNK = 8
 """Images whose gradients are computed at once; each gradient is as large as the network."""

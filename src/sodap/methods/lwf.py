@@ -52,7 +52,7 @@ class Lwf(Finetune):
 
     config: LwfConfig
     teacher_network: FrozenViT | None
-    """None if only the head trains, because the backbone is then the same."""
+    """Network of the previous stage; None if only the head trains, since the backbone stays."""
 
     def __init__(
         self, backbone: FrozenViT, classes: int, randomness: Randomness, config: MethodConfig

@@ -18,7 +18,7 @@ class Option:
     """An option that can be set with `KEY=VALUE`."""
 
     name: str
-    """Nested options have dots: `drift.window`."""
+    """Name of the option; that of a nested one has dots: `drift.window`."""
     default: str
     """The default as a user would type it; a dash if there is none."""
     bounds: str

@@ -22,15 +22,15 @@ class Variety(_Schema):
     """Mean distance between two routings (total variation), from 0, the same, to 1."""
 
     images: float | None
-    """Of two images."""
+    """Distance of two images."""
     classes: float | None = None
-    """Of two classes of one domain, each with its mean routing."""
+    """Distance of two classes of one domain, each with its mean routing."""
     domains: float | None = None
-    """Of two domains, each with its mean routing."""
+    """Distance of two domains, each with its mean routing."""
     frozen: float | None = None
-    """Of two images, over the frozen prompts alone."""
+    """Distance of two images, over the frozen prompts alone."""
     active: float | None = None
-    """Of two images, over the prompts of the current stage alone."""
+    """Distance of two images, over the prompts of the current stage alone."""
 
 
 class LayerProbe(_Schema):
@@ -50,7 +50,7 @@ class DomainProbe(_Schema):
     images: int
     accuracy: float
     variety: Variety
-    """Between the images and classes of this domain."""
+    """Distances between the images and classes of this domain."""
     support: float
 
 

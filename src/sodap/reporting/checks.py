@@ -22,7 +22,7 @@ class Check:
 
     title: str
     passed: bool | None
-    """None if it was not possible."""
+    """Whether the check passed; None if it was not possible."""
     details: str
 
     @property

@@ -38,7 +38,7 @@ class LoadedRun:
 
     record: RunRecord
     folder: Path | None = None
-    """None for a kept result, which is only a record."""
+    """Folder of the run; None for a kept result, which is only a record."""
     log: Sequence[EpochRow] = ()
     evidence: Sequence[StageEvidence] = ()
     composition: Composition | None = None

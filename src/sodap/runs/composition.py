@@ -44,7 +44,7 @@ class Probes(Schema):
 
 
 class Composition(Schema):
-    """`evidence/composition.json`"""
+    """Content of `evidence/composition.json`."""
 
     domains: list[str]
     accuracy: list[Matrix]

@@ -46,7 +46,7 @@ class KeptStage(Schema):
 
 
 class KeptResult(Schema):
-    """`results/STREAM/METHOD-sSEED.json`"""
+    """Content of `results/STREAM/METHOD-sSEED.json`."""
 
     command: list[str]
     variant: str | None = None

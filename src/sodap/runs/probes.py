@@ -40,7 +40,7 @@ class ProbedStage(Schema):
 
 
 class ProbedRun(Schema):
-    """`evidence/probe-val.json` or `evidence/probe-test.json`"""
+    """Content of `evidence/probe-val.json` or `evidence/probe-test.json`."""
 
     format: int = FORMAT
     split: SplitName

@@ -1,6 +1,6 @@
 """Whether the process of a run still exists, for those who watch it on the same machine.
 
-Linux tells it in `/proc`. Where that is missing, nobody knows, and the files of a run have to do.
+Linux knows it from `/proc`. Without it, only the files of a run can tell.
 """
 
 from __future__ import annotations

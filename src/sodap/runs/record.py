@@ -106,7 +106,7 @@ class Candidate(Schema):
 
     setting: dict[str, Any]
     score: float | None
-    """None if training broke."""
+    """Score of the setting; None if training broke."""
 
 
 class SearchInfo(Schema):
@@ -142,7 +142,7 @@ class DriftInfo(Schema):
     entropy_per_layer: list[float] = []
     overlap_per_layer: list[float] = []
     null_band: NullBand | None
-    """None if the domain before has too few batches."""
+    """Scores without drift; None if the domain before has too few batches."""
     past_batches: int | None = None
     """Batches of the domain before that the score is measured against."""
     needed_batches: int | None = None
@@ -169,7 +169,7 @@ class PoolInfo(Schema):
     frozen: int
     active: int
     unused: int | None = None
-    """None for a pool without a fixed capacity."""
+    """Free places; None for a pool without a fixed capacity."""
 
 
 class StageInfo(Schema):
@@ -205,10 +205,10 @@ class StageRecord(Schema):
     """A finished stage."""
 
     stage: int
-    """From 1."""
+    """Number of the stage, from 1."""
     domain: str
     epochs: int
-    """0 for a method in closed form."""
+    """Number of epochs; 0 for a method in closed form."""
     steps: int = 0
     best_epoch: int = 0
     best_val_macro_f1: float | None = None
@@ -216,7 +216,7 @@ class StageRecord(Schema):
     ended: StageInfo = StageInfo()
     trainable_parameters: int
     stored: list[StoredAsset] | None = None
-    """None in a kept result, which has only the sum."""
+    """What the method stores; None in a kept result, which has only the sum."""
     stored_bytes: int
     seconds: float
     evaluation: EvaluationTime | None = None
@@ -289,19 +289,19 @@ class RunContext(Schema):
 
 
 class RunRecord(RunContext):
-    """`record.json`"""
+    """Content of `record.json`."""
 
     format: int = FORMAT
     command: list[str]
     config: RunConfig
-    """With every option of the method written out."""
+    """Configuration with every option of the method written out."""
     environment: Environment | None
-    """None if there is no record, only a configuration."""
+    """Versions and machine; None if there is no record, only a configuration."""
     earlier_environments: list[Environment] = []
     """Other programs that the run began with before it was resumed."""
     stream: StreamInfo
     backbone: BackboneInfo | None
-    """None if there is no record, only a configuration."""
+    """Name and digest of the backbone; None if there is no record, only a configuration."""
     status: Status
     note: str | None = None
     """Why the run is not finished."""
@@ -341,7 +341,7 @@ class EpochRow(Schema):
     stage: int
     domain: str
     epoch: int
-    """From 1, in each stage."""
+    """Number of the epoch, from 1 in each stage."""
     lr: float
     steps: int
     losses: dict[str, float]

@@ -143,7 +143,7 @@ def _transform(images: Tensor, parameters: dict[str, Tensor]) -> Tensor:
 
 
 def _signed(draw: Tensor) -> Tensor:
-    """[0, 1) -> [-1, 1)."""
+    """Map uniform numbers from [0, 1) to [-1, 1)."""
     return 2 * draw - 1
 
 

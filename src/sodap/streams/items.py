@@ -56,7 +56,7 @@ class PlannedDomain:
     """The folder that paths are relative to; None if there are only lists and no images."""
     items: tuple[Item, ...]
     splits: tuple[str, ...] = ()
-    """One for each item; empty until they are assigned."""
+    """Split of each item; empty until splits are assigned."""
     learned: bool = True
     origin: str = ""
     """Where the names of groups come from: a group of one origin is one patient in all domains."""

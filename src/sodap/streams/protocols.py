@@ -26,7 +26,7 @@ class DomainSpec:
     name: str
     source: str
     part: str | None = None
-    """Which domain of the source, if the source holds several."""
+    """Domain within the source, if the source holds several."""
     keep: Counts | Literal["balance"] | None = None
     """Images to draw of a class; "balance": as many of each as the rarest class has."""
     listed: str | None = None
@@ -43,7 +43,7 @@ class Protocol:
     title: str
     classes: tuple[str, ...]
     domains: tuple[DomainSpec, ...]
-    """In the order of learning; unseen domains last."""
+    """Domains in the order of learning; unseen domains last."""
     fractions: Fractions
     grouped: bool
     """Whether all images of a patient, lesion or video get the same split."""

@@ -26,7 +26,7 @@ class EvidenceRidge:
     head: Tensor
     """W `[D+1, C]` in float64; the last row is the intercept."""
     penalty: float
-    """In units of the mean sum of squares of a centred feature."""
+    """Penalty in units of the mean sum of squares of a centred feature."""
     mean: Tensor
     """Mean of the features `[D]`."""
     factor: Tensor

@@ -24,7 +24,7 @@ def fit_head(
     """Minimise the cross-entropy of `logits(features)` with SGD and a cosine schedule.
 
     Args:
-        draw: returns a batch of so many features `[B, D]` with labels `[B]`.
+        draw: returns the given number of features `[B, D]` with labels `[B]`.
     """
     device = parameters[0].device.type
     with torch.enable_grad(), torch.autocast(device, enabled=False):

@@ -31,7 +31,7 @@ class RunningSharpness(ExactModule):
 
     @torch.no_grad()
     def add(self, sharpness: float, images: int) -> None:
-        """Take a factor that was fitted on so many images into the mean."""
+        """Add a factor that was fitted on `images` images to the mean."""
         self.images += images
         self.logarithm += (math.log(sharpness) - self.logarithm) * images / self.images
 

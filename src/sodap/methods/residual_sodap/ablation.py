@@ -23,7 +23,7 @@ REMOVALS = (
     Variant("norm", "without L_norm", OBJECTIVE, ("l_norm=false",)),
     Variant("uw", "without uncertainty weighting (UW)", OBJECTIVE, ("uw=false",)),
 )
-"""In the order and the groups of the paper's table."""
+"""Removals of one part each, in the order and the groups of the paper's table."""
 
 
 def _other_reading(title: str, *changes: str) -> Variant:

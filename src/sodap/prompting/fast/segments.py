@@ -15,7 +15,7 @@ from torch.nn import functional as F
 from sodap.prompting.fast.entmax import entmax, gradient, kernels, slope_of
 
 FEW = 4
-"""On a CPU, up to so many segments are solved one by one; more are solved all at once."""
+"""Largest number of segments that a CPU solves one by one; more are solved all at once."""
 
 
 class Segments(NamedTuple):

@@ -213,7 +213,7 @@ def _problems(runs: Sequence[LoadedRun]) -> Section:
 
 
 def _named_runs(runs: Sequence[LoadedRun], numbers: Sequence[int]) -> str:
-    """`3, ridge on digits, seed 0`, `Runs 3, 4 and 7`, or `All runs`."""
+    """Name runs in a sentence: `3, ridge on digits, seed 0`, `Runs 3, 4 and 7`, `All runs`."""
     if len(numbers) == 1:
         return f"{numbers[0]}, {runs[numbers[0] - 1].title}"
     if len(numbers) == len(runs):

@@ -15,7 +15,7 @@ from sodap.runs.record import DriftInfo
 
 
 def pool_section(run: LoadedRun) -> Section | None:
-    """None for a method without a pool and without drift."""
+    """Section on the pool and drift; None for a method without them."""
     blocks = list(_blocks(run))
     return Section("pool", "Growth of the prompt pool", blocks) if blocks else None
 

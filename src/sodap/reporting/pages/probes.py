@@ -22,7 +22,7 @@ NAMES: dict[Part, str] = {
 
 
 def probes_section(run: LoadedRun) -> Section | None:
-    """None for a method without routing, and for a run without evidence."""
+    """Section on probes; None for a method without routing, and for a run without evidence."""
     if run.folder is None or not run.stages:
         return None
     try:

@@ -18,7 +18,7 @@ from sodap.runs.evidence import DomainRouting, StageEvidence
 
 
 def routing_section(run: LoadedRun) -> Section | None:
-    """None for a method without prompts."""
+    """Section on routing; None for a method without prompts."""
     blocks = [*_selections(run), *_similarity(run)]
     if not blocks and any(stage.ended.pool is not None for stage in run.stages):
         blocks = [Paragraph("There is nothing to show: the run has no evidence.", "note")]

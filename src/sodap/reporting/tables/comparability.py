@@ -156,7 +156,7 @@ def _in_name(row: str, key: str) -> bool:
 
 
 def _sentence(key: str, values: Mapping[str, Mapping[str, str]]) -> str:
-    """`training.epochs is 1 for `sequential` and 8 for `anchored``."""
+    """Say how a setting differs: `training.epochs is 1 for `sequential` and 8 for `anchored``."""
     rows: dict[str, list[str]] = {}
     texts: dict[str, str] = {}
     for row, found in values.items():
@@ -175,7 +175,7 @@ def _sentence(key: str, values: Mapping[str, Mapping[str, str]]) -> str:
 
 
 def _listed(names: list[str]) -> str:
-    """`a`, `a and b`, `a, b and c`."""
+    """Join names as in a sentence: `a`, `a and b`, `a, b and c`."""
     return " and ".join([", ".join(names[:-1]), names[-1]] if len(names) > 1 else names)
 
 

@@ -15,7 +15,7 @@ class Cell:
 
     text: str
     value: float | None = None
-    """None sorts by the text."""
+    """Number to sort by; None sorts by the text."""
     bold: bool = False
     faint: bool = False
     shade: float | None = None

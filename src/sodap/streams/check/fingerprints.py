@@ -41,7 +41,7 @@ class Fingerprint:
     digest: bytes
     """SHA-256 of the file, for exact copies."""
     shorter_side: int | None
-    """In pixels; None for formats that Pillow does not know, such as DICOM."""
+    """Shorter side in pixels; None for formats that Pillow does not know, such as DICOM."""
     hash: int
     """64 bits, from `perceptual_hash`."""
     detail: NDArray[np.int8]
