@@ -20,6 +20,10 @@ class FolderBusyError(SodapError):
     """Another process holds the lock of a folder."""
 
 
+class UnreadableImageError(SodapError):
+    """An image file is missing, damaged, or of a kind that cannot be used."""
+
+
 class TrainingBrokeError(SodapError):
     """A loss or an output of the model is not a finite number any more."""
 

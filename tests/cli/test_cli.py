@@ -160,15 +160,26 @@ for arguments in json.loads(sys.argv[1]):
     subprocess.run([sys.executable, "-c", program, mistakes], cwd=tmp_path, check=True)
 
 
-def test_an_unreadable_image_is_one_sentence_and_exit_code_2(tmp_path: Path, sodap: Call) -> None:
-    folder = tmp_path / "mine" / "one" / "cat"
-    folder.mkdir(parents=True)
-    for index in range(10):
-        (folder / f"{index}.png").write_bytes(b"not an image")
-    found = sodap("run", "default", "stream=mine", "backbone=micro")
+def test_an_unreadable_image_is_one_sentence_or_left_out(
+    tmp_path: Path, sodap: Call, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("SODAP_CACHE", str(tmp_path / "cache"))
+    for label, level in (("cat", 60), ("dog", 180)):
+        folder = tmp_path / "mine" / "one" / label
+        folder.mkdir(parents=True)
+        for index in range(30):
+            Image.new("RGB", (32, 32), (level, index, 0)).save(folder / f"{index}.png")
+    (tmp_path / "mine" / "one" / "cat" / "7.png").write_bytes(b"not an image")
+    command = ["run", "ridge", "stream=mine", "backbone=micro", "device=cpu"]
+    found = sodap(*command)
     assert found.code == 2
-    assert "cannot be read as an image" in found.err
+    assert "7.png cannot be read as an image" in found.err
+    assert found.err.count("\n") == 1
     assert not (tmp_path / "runs").exists()
+    rest = sodap(*command, "--skip-unreadable")
+    assert rest.code == 0, rest.err
+    assert "1 unreadable file left out" in rest.out
+    assert "7.png" in (tmp_path / "runs" / "mine-ridge-s0" / "skipped.csv").read_text()
 
 
 def test_a_run_prints_a_line_an_epoch_and_its_result(tmp_path: Path, sodap: Call) -> None:

@@ -70,6 +70,13 @@ def test_an_unreadable_file_exits_with_2(tmp_path: Path) -> None:
     assert broken.name in shown.output
     page = (tmp_path / "out" / "check.html").read_text("utf-8")
     assert "These images cannot be learned as they are: " in page
+    assert not (tmp_path / "out" / "skipped.csv").exists()
+
+    rest = call("check", tmp_path / "mine", "--out", tmp_path / "out", "--skip-unreadable")
+    assert rest.exit_code == 0, rest.output
+    assert "1 unreadable file left out" in rest.output
+    assert broken.name in (tmp_path / "out" / "skipped.csv").read_text("utf-8")
+    assert broken.name not in (tmp_path / "out" / "splits.csv").read_text("utf-8").split("2-van")[1]
 
 
 def test_an_image_too_small_to_learn_exits_with_2(tmp_path: Path) -> None:

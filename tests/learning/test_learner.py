@@ -55,6 +55,16 @@ def test_files_can_be_predicted(learner: Learner, stripes: Stream, tmp_path: Pat
     paths[1].write_bytes(b"no image")
     with pytest.raises(SodapError, match=r"1\.png cannot be read as an image"):
         learner.predict(paths)
+    rest = learner.predict([*paths, tmp_path / "gone.png"], on_error="skip")
+    assert set(rest.errors) == {1, 3}
+    assert str(paths[1]) in rest.errors[1]
+    assert [label is None for label in rest.labels] == [False, True, False, True]
+    torch.testing.assert_close(rest.probabilities[[0, 2]], expected[[0, 2]])
+    assert rest.probabilities[[1, 3]].isnan().all()
+    none = learner.predict(paths[1], on_error="skip")
+    assert (none.labels, list(none.errors)) == ([None], [0])
+    with pytest.raises(SodapError, match="'raise' or 'skip'"):
+        learner.predict(paths, on_error="ignore")  # type: ignore[arg-type]
 
 
 def test_photographs_are_not_learned_with_the_network_of_the_digits_by_default() -> None:

@@ -138,6 +138,13 @@ def check(
         str | None,
         typer.Option(metavar="NAMES", help="Classes to expect, separated by commas; or all."),
     ] = None,
+    skip_unreadable: Annotated[
+        bool,
+        typer.Option(
+            "--skip-unreadable",
+            help="Leave out files that cannot be read, as a run with this option does.",
+        ),
+    ] = False,
 ) -> None:
     """Look for leakage, duplicates, doubtful classes and bad files.
 
@@ -149,14 +156,19 @@ def check(
     from sodap.storage import write_bytes, write_json
     from sodap.streams.check import check_page, check_plan
     from sodap.streams.splits import write_splits
+    from sodap.streams.unreadable import SKIPPED, without_unreadable, write_skipped
 
     with _collect_warnings() as messages:
         plan = _plan(stream, data, lists, splits, seed, groups, classes)
     with Progress(console=console, transient=True, disable=not console.is_terminal) as progress:
         task = progress.add_task("reading images", total=None)
-        result = check_plan(
-            plan, lambda done, total: progress.update(task, completed=done, total=total)
-        )
+
+        def update(done: int, total: int) -> None:
+            progress.update(task, completed=done, total=total)
+
+        if skip_unreadable:
+            plan = without_unreadable(plan, on_progress=update)
+        result = check_plan(plan, update)
     tiny = tiny_tests(
         [(d, c.total()) for (d, split), c in result.counts.items() if split == "test"]
     )
@@ -164,10 +176,14 @@ def check(
     write_bytes(out / "check.html", check_page(result).encode(errors="backslashreplace"))
     write_json(out / "check.json", result.to_json())
     write_splits(out / "splits.csv", plan.rows())
+    (out / SKIPPED).unlink(missing_ok=True)  # of an earlier check
+    if plan.skipped:
+        write_skipped(out / SKIPPED, plan.skipped)
     show_result(result)
     if tiny:
         _print(f"[yellow]note:[/] {escape(tiny)}")
-    _print(f"Details: {escape(str(out / 'check.html'))}, check.json and splits.csv")
+    listed = f", splits.csv and {SKIPPED}" if plan.skipped else " and splits.csv"
+    _print(f"Details: {escape(str(out / 'check.html'))}, check.json{listed}")
     if result.leaks or result.doubtful:
         raise typer.Exit(1)
     if result.obstacles and not result.without_images:
@@ -255,6 +271,8 @@ def show_result(result: CheckResult) -> None:
         _print(escape(result.how_to_confirm))
     for obstacle in result.obstacles:
         _print(f"[bold red]cannot be learned:[/] {escape(obstacle)}")
+    if result.unreadable:
+        _print("Replace unreadable files, or leave them out with --skip-unreadable.")
     for leak in result.leaks:
         _print(f"[bold red]leak:[/] {escape(str(leak))}")
     for question in result.questions:

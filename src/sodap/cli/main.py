@@ -97,6 +97,13 @@ def run(
             help="Resume, and learn domains that were added meanwhile as further stages.",
         ),
     ] = False,
+    skip_unreadable: Annotated[
+        bool,
+        typer.Option(
+            "--skip-unreadable",
+            help="Leave out image files that cannot be read, and list them in skipped.csv.",
+        ),
+    ] = False,
     log: Annotated[
         list[str] | None,
         typer.Option(help="Send the numbers to tensorboard, mlflow or wandb; may be repeated."),
@@ -105,9 +112,8 @@ def run(
     """Learn a stream of domains, and write the model and all results to a folder."""
     from sodap.cli.run import run_recipe
 
-    run_recipe(
-        console, recipe, changes or [], out=out, resume=resume, extend=extend, logs=log or []
-    )
+    settings = [*(changes or []), *(["skip_unreadable=true"] if skip_unreadable else [])]
+    run_recipe(console, recipe, settings, out=out, resume=resume, extend=extend, logs=log or [])
 
 
 @app.command()

@@ -97,7 +97,7 @@ def _stream(task: Task) -> Stream | None:
 
 
 STREAM_KEYS = {
-    *("stream", "data", "splits", "split_seed", "groups", "classes"),
+    *("stream", "data", "splits", "split_seed", "groups", "classes", "skip_unreadable"),
     *("backbone", "image_size"),
 }
 """Settings that decide the images of a stream; runs with the same ones share a decoded stream."""

@@ -19,7 +19,7 @@ from sodap.evaluation import confusion_matrix
 from sodap.execution import ClassPredictions, Forward, Runtime
 from sodap.formats import first_few, format_bytes, plural
 from sodap.learning.bar import LearningBar
-from sodap.learning.inputs import image_batches
+from sodap.learning.inputs import Images, OnError, PredictInput, most_probable
 from sodap.learning.loop import OnBatch, OnEpoch, end_stage, learn_stage
 from sodap.learning.progress import StageProgress, snapshot
 from sodap.learning.results import Prediction, Scores
@@ -208,31 +208,33 @@ class Learner:
         return self._forward
 
     @torch.inference_mode()
-    def predict(self, images: Tensor | str | Path | Sequence[str | Path]) -> Prediction:
+    def predict(self, images: Images, *, on_error: OnError = "raise") -> Prediction:
         """Classify images; no domain has to be named.
 
         Args:
             images: One image file or several, uint8 images `[N, 3, H, W]`, or grey images of 16
                 bits `[N, 1, H, W]` (uint16), which are scaled like the training images.
+            on_error: What to do about a file that cannot be read: `raise` an error, or `skip` it.
+                A skipped file is in `errors` of the prediction, and its label is None.
         """
         if self.stages_learned == 0:
             raise SodapError("nothing has been learned yet; call learn before predict")
-        batches = image_batches(images, self.method.backbone.image_size, self.ranges)
+        given = PredictInput(images, self.method.backbone.image_size, self.ranges, on_error)
         rows, known = [torch.empty(0, len(self.classes))], []
-        for batch in batches:
+        for batch in given:
             rows += [each.float().softmax(-1).cpu() for each in self.forward.logits([batch])]
             known.append(self.forward.domains(batch))
-        probabilities = torch.cat(rows)
-        classes = probabilities.argmax(-1)
-        if problem := ClassPredictions(classes, probabilities.amax(-1)).problem():
+        found = torch.cat(rows)
+        if problem := ClassPredictions(found.argmax(-1), found.amax(-1)).problem():
             raise SodapError(f"this model is broken: {problem}")
-        labels = [self.classes[i] for i in classes]
+        probabilities = given.aligned(found)
+        labels = most_probable(probabilities, self.classes)
         told = [each.float().cpu() for each in known if each is not None]
         if not told:
-            return Prediction(labels, probabilities)
-        domains = torch.cat(told)
-        nearest = [self.domains_learned[i] for i in domains.argmax(1)]
-        return Prediction(labels, probabilities, nearest, domains)
+            return Prediction(labels, probabilities, errors=given.errors)
+        domains = given.aligned(torch.cat(told))
+        nearest = most_probable(domains, self.domains_learned)
+        return Prediction(labels, probabilities, nearest, domains, given.errors)
 
     def stored(self) -> list[Asset]:
         """Everything the model stores about images it has seen."""

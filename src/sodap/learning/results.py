@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import numpy as np
 from numpy.typing import NDArray
@@ -14,15 +14,19 @@ from sodap.execution import ClassPredictions
 
 @dataclass(frozen=True)
 class Prediction:
-    """Predicted classes and probabilities of N images."""
+    """Predicted classes and probabilities of N images, in the order of the images."""
 
-    labels: list[str]
+    labels: list[str | None]
+    """The most probable class; None for a file in `errors`."""
     probabilities: Tensor
-    """`[N, C]`; rows sum to 1, columns are in the order of the learner's classes."""
-    domains: list[str] | None = None
+    """`[N, C]`; rows sum to 1, columns are in the order of the learner's classes; NaN for a file in
+    `errors`."""
+    domains: list[str | None] | None = None
     """The learned domain that each image is most probably from; None if the method cannot say."""
     domain_probabilities: Tensor | None = None
     """`[N, T]`; columns are in the order in which the domains were learned."""
+    errors: dict[int, str] = field(default_factory=dict)
+    """Why files could not be read, by their position; only with `on_error="skip"`."""
 
 
 @dataclass(frozen=True)

@@ -42,6 +42,9 @@ class RunConfig(BaseModel):
     classes: str | None = Field(
         None, description="confirm the classes of a folder or table: NAME,NAME,... or all"
     )
+    skip_unreadable: bool = Field(
+        False, description="leave out image files that cannot be read, and list them"
+    )
     method: str = Field("residual-sodap", description="name of a method")
     backbone: str = Field(
         MICRO, description="micro (for the embedded digits), deit_tiny, ..., or any timm ViT"

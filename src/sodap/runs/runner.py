@@ -2,6 +2,7 @@
 
 FOLDER/config.json    all settings, including defaults
 FOLDER/splits.csv     which file trains, validates and tests; can be reused with splits=
+FOLDER/skipped.csv    unreadable files that were left out, with skip_unreadable=true
 FOLDER/record.json    command, environment, R, metrics, drift, status (see `sodap.runs.record`)
 FOLDER/log.jsonl      one line an epoch
 FOLDER/steps/         losses and learned weights of every step
@@ -46,6 +47,7 @@ from sodap.runs.writer import PendingWrite, Writer
 from sodap.storage import delete_temporary_files, folder_lock, is_temporary, read_json, write_json
 from sodap.streams import Stage, Stream, to_gpu_if_fits, union
 from sodap.streams.splits import write_splits
+from sodap.streams.unreadable import SKIPPED, write_skipped
 
 TEST_IMAGES_SHARE = 0.1
 """Share of a GPU's free memory for the test images, which stay there for the whole run."""
@@ -175,6 +177,8 @@ class _Run:
         write_json(self.folder / "config.json", config)
         if self.stream.rows:
             write_splits(self.folder / SPLITS, self.stream.rows)
+        if self.stream.skipped:
+            write_skipped(self.folder / SKIPPED, self.stream.skipped)
         progress = self._resume()
         self.callback.started(self.stream, len(self.log.stages))
         try:

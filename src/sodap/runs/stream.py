@@ -37,7 +37,13 @@ def load_run_stream(
     begun = None if folder is None else _begun(folder)
     if folder is not None and begun is not None:
         plan = _plan_begun(config, folder, begun, with_new=with_new)
-        return build_stream(plan, size, on_progress, GreyRanges.from_json(begun.stream.ranges))
+        return build_stream(
+            plan,
+            size,
+            on_progress,
+            GreyRanges.from_json(begun.stream.ranges),
+            skip_unreadable=config.skip_unreadable,
+        )
     saved = None if folder is None or not (folder / SPLITS).is_file() else folder / SPLITS
     return load_stream(
         config.stream,
@@ -47,6 +53,7 @@ def load_run_stream(
         splits=config.splits if saved is None else str(saved),
         groups=config.groups,
         classes=config.classes,
+        skip_unreadable=config.skip_unreadable,
         on_progress=on_progress,
     )
 

@@ -37,7 +37,7 @@ from typing import TYPE_CHECKING, Any
 
 import PIL
 
-from sodap.errors import SodapError
+from sodap.errors import SodapError, UnreadableImageError
 from sodap.formats import format_bytes
 from sodap.storage import TEMPORARY, write_bytes, write_json
 from sodap.streams.grey import NO_RANGES, GreyRanges
@@ -386,8 +386,13 @@ class _OtherCaches:
 def _stamp(path: Path) -> Stamp:
     try:
         status = path.stat()
-    except (OSError, ValueError) as error:  # ValueError: null byte in the name
-        raise SodapError(f"there is no image at {printable(path)}") from error
+    except (FileNotFoundError, ValueError) as error:  # ValueError: null byte in the name
+        raise UnreadableImageError(f"there is no image at {printable(path)}") from error
+    except OSError as error:  # such as a loop of symbolic links
+        why = (error.strerror or str(error)).lower()
+        raise UnreadableImageError(
+            f"{printable(path)} cannot be read as an image: {why}"
+        ) from error
     return status.st_size, status.st_mtime_ns, status.st_ctime_ns
 
 

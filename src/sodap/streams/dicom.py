@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from sodap.errors import SodapError
+from sodap.errors import SodapError, UnreadableImageError
 from sodap.streams.grey import GreyRange, GreyRanges, Values
 
 CheckSize = Callable[[Path, int, int], None]
@@ -41,7 +41,7 @@ class DicomImage:
             raise _unreadable(path, "it is a DICOM file without pixels")
         check_size(path, self.data.Columns, self.data.Rows)
         if int(self.data.get("NumberOfFrames") or 1) > 1:
-            raise SodapError(
+            raise UnreadableImageError(
                 f"{path} holds {self.data.NumberOfFrames} frames; "
                 f"save the frame to use as a separate file"
             )
@@ -78,7 +78,7 @@ class DicomImage:
         values = self._pixel_array()
         if values.dtype == np.uint8 and values.ndim == 3:  # converted to RGB by pydicom
             return values
-        raise SodapError(
+        raise UnreadableImageError(
             f"{self.path} is a DICOM file of kind {self.kind}; save it as grey or 8-bit RGB"
         )
 
@@ -86,11 +86,12 @@ class DicomImage:
         try:
             values: NDArray[Any] = self._pixels.pixel_array(self.data)
         except (RuntimeError, NotImplementedError) as error:
-            raise _unreadable(
-                self.path, "its compression needs `pip install pylibjpeg[all]`"
+            raise SodapError(
+                f"{self.path} cannot be read as an image: its compression needs "
+                f"`pip install pylibjpeg[all]`"
             ) from error
         return values
 
 
-def _unreadable(path: Path, why: str) -> SodapError:
-    return SodapError(f"{path} cannot be read as an image: {why}")
+def _unreadable(path: Path, why: str) -> UnreadableImageError:
+    return UnreadableImageError(f"{path} cannot be read as an image: {why}")

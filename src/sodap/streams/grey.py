@@ -16,7 +16,7 @@ from typing import Any, Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from sodap.errors import SodapError
+from sodap.errors import UnreadableImageError
 
 Kind = Literal["deep", "dicom"]
 """Grey images with more than 8 bits, and DICOM images without a window."""
@@ -36,7 +36,7 @@ PERCENTILES = (0.1, 99.9)
 _DICOM_PIXELS = 10_000  # taken of each image, evenly spread
 
 
-class MissingRangeError(SodapError):
+class MissingRangeError(UnreadableImageError):
     """An image has deep grey values, but no range for them is known."""
 
 

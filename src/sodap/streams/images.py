@@ -26,7 +26,7 @@ import numpy as np
 from numpy.typing import NDArray
 from PIL import Image, UnidentifiedImageError
 
-from sodap.errors import SodapError
+from sodap.errors import SodapError, UnreadableImageError
 from sodap.streams.dicom import DicomImage, is_dicom
 from sodap.streams.grey import NO_RANGES, GreyRanges, Kind, RangeMeter, Values
 from sodap.streams.names import printable
@@ -99,7 +99,7 @@ def read_file(path: Path) -> bytes:
         finally:
             os.close(handle)
     except (FileNotFoundError, ValueError) as error:  # ValueError: null byte in the name
-        raise SodapError(f"there is no image at {printable(path)}") from error
+        raise UnreadableImageError(f"there is no image at {printable(path)}") from error
     except OSError as error:
         raise _unreadable(path, (error.strerror or str(error)).lower()) from error
 
@@ -177,7 +177,9 @@ def _check_pages(file: Image.Image, path: Path) -> None:
     pages = getattr(file, "n_frames", 1)
     # MPO: a phone's JPEG may carry a preview or a depth map, which is not a page.
     if pages > 1 and file.format != "MPO":
-        raise SodapError(f"{path} holds {pages} pages; save the page to use as a separate file")
+        raise UnreadableImageError(
+            f"{path} holds {pages} pages; save the page to use as a separate file"
+        )
 
 
 def open_image(content: bytes) -> Image.Image:
@@ -189,7 +191,7 @@ def open_image(content: bytes) -> Image.Image:
 
 def _rgb(image: Image.Image, path: Path, ranges: GreyRanges) -> Image.Image:
     if image.mode == "F":
-        raise SodapError(
+        raise UnreadableImageError(
             f"{path} holds floating-point values without a known range; save it with 8 or 16 bits"
         )
     if image.mode.startswith("I"):
@@ -205,7 +207,7 @@ def _deep_values(image: Image.Image, path: Path) -> Values:
     values = np.asarray(image)
     low, high = int(values.min()), int(values.max())
     if low < 0 or high > 65_535:
-        raise SodapError(
+        raise UnreadableImageError(
             f"{path} holds values from {low} to {high}; save it with 8 or 16 bits (0 to 65535)"
         )
     return values
@@ -272,17 +274,17 @@ def check_size(path: Path, wide: int, high: int) -> None:
     if wide * high > MAX_PIXELS:
         raise _too_large(path)
     if min(wide, high) < MIN_SIDE:
-        raise SodapError(
+        raise UnreadableImageError(
             f"{path} has {wide} x {high} pixels; images need at least {MIN_SIDE} pixels per side"
         )
 
 
-def _too_large(path: Path) -> SodapError:
-    return SodapError(
+def _too_large(path: Path) -> UnreadableImageError:
+    return UnreadableImageError(
         f"{path} has more than the limit of {MAX_PIXELS // 1_000_000} million pixels; "
         f"save a smaller copy"
     )
 
 
-def _unreadable(path: Path, why: str) -> SodapError:
-    return SodapError(f"{printable(path)} cannot be read as an image: {why}")
+def _unreadable(path: Path, why: str) -> UnreadableImageError:
+    return UnreadableImageError(f"{printable(path)} cannot be read as an image: {why}")

@@ -72,6 +72,15 @@ class PlannedDomain:
         return Counter(item.label for item, own in pairs if split in (None, own))
 
 
+@dataclass(frozen=True)
+class SkippedFile:
+    """An image file that is left out because it cannot be read."""
+
+    domain: str
+    path: str
+    reason: str
+
+
 def relative(path: Path, root: Path | None) -> str:
     """A path relative to `root`, with slashes; unchanged if the file is not below `root`."""
     if root is not None and path.is_relative_to(root):

@@ -45,6 +45,7 @@ def load_stream(
     groups: str = "separate",
     classes: str | Sequence[str] | None = None,
     ranges: GreyRanges | None = None,
+    skip_unreadable: bool = False,
     on_progress: Callable[[int, int], None] | None = None,
 ) -> Stream:
     """Load a stream, decoding its images if they are not in the cache yet.
@@ -66,6 +67,8 @@ def load_stream(
         ranges: Black and white of deep grey images (16 bits, or DICOM without a window). To learn
             on with a saved model, give `learner.ranges`; by default they are measured on the
             training images.
+        skip_unreadable: Leave out files that cannot be read, which `stream.skipped` lists, instead
+            of raising an error.
         on_progress: Called with the number of images decoded so far and the total.
     """
     if not 8 <= image_size <= 2048:
@@ -77,7 +80,7 @@ def load_stream(
     )
     from sodap.streams.build import build_stream  # imports torch, which a plan does not need
 
-    return build_stream(plan, image_size, on_progress, ranges)
+    return build_stream(plan, image_size, on_progress, ranges, skip_unreadable=skip_unreadable)
 
 
 def checked_plan(

@@ -17,7 +17,7 @@ from sodap.errors import SodapError
 from sodap.streams.augmentation import Augmentation
 from sodap.streams.catalogue import find_source, locate, read_source
 from sodap.streams.class_names import DoubtfulClass, doubtful_classes, parse_classes, similar
-from sodap.streams.items import SPLITS, Item, PlannedDomain, Source, relative
+from sodap.streams.items import SPLITS, Item, PlannedDomain, SkippedFile, Source, relative
 from sodap.streams.names import printable
 from sodap.streams.paper_lists import match_list, read_list_rows, read_paper_lists
 from sodap.streams.protocols import EIGHT_ONE_ONE, DomainSpec, Protocol, find_protocol
@@ -50,6 +50,8 @@ class Plan:
     """Whether all images of a group should be in one split."""
     confirmed: bool = True
     """Whether the user or the protocol has named the classes; else the images have."""
+    skipped: tuple[SkippedFile, ...] = ()
+    """Unreadable files that were left out."""
 
     def doubtful_classes(self) -> list[DoubtfulClass]:
         """Classes that look like mistakes and were not confirmed."""

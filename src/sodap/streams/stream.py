@@ -17,6 +17,7 @@ from sodap.errors import SodapError
 from sodap.formats import first_few, plural
 from sodap.streams.augmentation import Augmentation
 from sodap.streams.grey import NO_RANGES, GreyRanges
+from sodap.streams.items import SkippedFile
 from sodap.streams.splits import SplitRow
 
 
@@ -163,6 +164,8 @@ class Stream:
     """How the files differ from the complete data set, the paper or the saved splits."""
     ranges: GreyRanges = NO_RANGES
     """Black and white of deep grey images, measured on the training images."""
+    skipped: tuple[SkippedFile, ...] = ()
+    """Unreadable files that were left out."""
 
     def __post_init__(self) -> None:
         if len(self.classes) < 2 or len(set(self.classes)) != len(self.classes):

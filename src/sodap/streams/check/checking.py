@@ -100,6 +100,7 @@ def check_plan(plan: Plan, on_progress: Callable[[int, int], None] | None = None
             for i, found in fingerprints.items()
             if found.shorter_side is not None and found.shorter_side < TINY
         ),
+        skipped=plan.skipped,
         conversions=_conversions(images, fingerprints),
         ranges=ranges,
         without_images=tuple(domain.name for domain in plan.domains if domain.root is None),

@@ -11,6 +11,7 @@ from sodap.formats import plural
 from sodap.streams.class_names import listing
 from sodap.streams.conversions import CONVERSIONS
 from sodap.streams.grey import NO_RANGES, GreyRange, GreyRanges
+from sodap.streams.items import SkippedFile
 
 DomainSplit = tuple[str, str]
 """The name of a domain and of one of its splits."""
@@ -127,6 +128,8 @@ class CheckResult:
     """Domains that are learned, not only tested."""
     duplicates: tuple[Duplicates, ...] = ()
     unreadable: tuple[Flaw, ...] = ()
+    skipped: tuple[SkippedFile, ...] = ()
+    """Unreadable files that were left out before the check."""
     tiny: tuple[Flaw, ...] = ()
     conversions: dict[str, Counter[str]] = field(default_factory=dict)
     """Conversion to 8-bit RGB that changes an image -> domain -> number of images."""
@@ -246,6 +249,7 @@ class CheckResult:
             "twins": [each.to_json() | {"where": each.where} for each in self.duplicates],
             "conflicts": [each.to_json() for each in self.conflicts],
             "unreadable": [asdict(flaw) for flaw in self.unreadable],
+            "skipped": [asdict(each) for each in self.skipped],
             "tiny": [asdict(flaw) for flaw in self.tiny],
             "conversions": {kind: dict(found) for kind, found in self.conversions.items()},
             "ranges": self.ranges.to_json(),

@@ -41,7 +41,7 @@ def list_folder(folder: Path) -> Contents:
                 name = entry.name.lower()
                 if name.startswith("."):
                     continue
-                if entry.is_dir():
+                if _is_folder(entry):
                     contents.folders.append(entry.name)
                 elif name.endswith(SUFFIXES):
                     contents.images.append(entry.name)
@@ -57,6 +57,13 @@ def list_folder(folder: Path) -> Contents:
     for names in contents:
         names.sort()
     return contents
+
+
+def _is_folder(entry: os.DirEntry[str]) -> bool:
+    try:
+        return entry.is_dir()
+    except OSError:  # a loop of symbolic links; as a file, its name is in the error message
+        return False
 
 
 def first_existing(root: Path, *names: str) -> Path:
