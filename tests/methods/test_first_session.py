@@ -113,16 +113,16 @@ def test_the_last_blocks_are_read_as_timm_computes_them(micro: FrozenViT) -> Non
     tokens = tokens_after_blocks(micro, images)
     normed = [micro.vit.norm(t) for each in tokens[-4:] for t in (each[:, 0], each[:, 1:].mean(1))]
     expected = torch.cat(normed, 1)
-    torch.testing.assert_close(read_last_blocks(micro, images, 4), expected)
+    torch.testing.assert_close(read_last_blocks(micro, micro.embed(images), 4), expected)
     assert expected.shape[1] == width_of_last_blocks(micro, 4) == 8 * WIDTH
     found = build(LayUP, micro, layers=2).features(images)
     torch.testing.assert_close(found, torch.cat([t[:, 0] for t in tokens[-2:]], 1))
-    assert read_last_blocks(micro, images, 99).shape[1] == 2 * DEPTH * WIDTH
+    assert read_last_blocks(micro, micro.embed(images), 99).shape[1] == 2 * DEPTH * WIDTH
 
 
 def test_ridges_on_the_last_blocks(micro: FrozenViT) -> None:
     images = images_of(micro, 3)
-    last = read_last_blocks(micro, images, 4)
+    last = read_last_blocks(micro, micro.embed(images), 4)
     torch.testing.assert_close(build(Ridge, micro, features="last4").features(images), last)
     projected = build(ProjectedRidge, micro, features="last4", projection=7)
     assert projected.projection.shape == (8 * WIDTH, 7)

@@ -31,6 +31,7 @@ class LayUP(FirstSessionRidge):
         return width_of_last_blocks(self.backbone, self.config.layers, patches=False)
 
     def features(self, images: Tensor) -> Tensor:
+        tokens = self.backbone.embed(images)
         return read_last_blocks(
-            self.backbone, images, self.config.layers, patches=False, norm=False, lora=self.lora
+            self.backbone, tokens, self.config.layers, patches=False, norm=False, lora=self.lora
         )

@@ -81,7 +81,7 @@ class Ridge(Method):
         """Features `[B, feature_width]` that the head reads."""
         if self.config.features == "cls":
             return self.frozen_features(images)
-        return read_last_blocks(self.backbone, images, LAST_BLOCKS)
+        return read_last_blocks(self.backbone, self.backbone.embed(images), LAST_BLOCKS)
 
     def forward(self, images: Tensor) -> Tensor:
         features = self.features(images)  # under autocast, as in `end_stage`

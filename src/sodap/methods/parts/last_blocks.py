@@ -13,9 +13,10 @@ if TYPE_CHECKING:
 
 def read_last_blocks(
     backbone: PortedViT,
-    images: Tensor,
+    tokens: Tensor,
     count: int,
     *,
+    first: int = 0,
     patches: bool = True,
     norm: bool = True,
     lora: Lora | None = None,
@@ -23,16 +24,17 @@ def read_last_blocks(
     """CLS of the last `count` blocks (or of all, if there are fewer), concatenated, in float32.
 
     Args:
+        tokens: tokens `[B, N, D]` before block `first`; for block 0 those of `backbone.embed`.
         patches: append the mean patch token of each block, `[B, 2 · count · D]`.
         norm: apply the network's final LayerNorm to each.
     """
     first_read = max(0, backbone.depth - count)
     read: list[Tensor] = []
-    for layer, tokens in enumerate(backbone.through(backbone.embed(images), lora=lora)):
+    for layer, after in enumerate(backbone.through(tokens, first, lora=lora), start=first):
         if layer >= first_read:
-            read.append(tokens[:, 0])
+            read.append(after[:, 0])
             if patches:
-                read.append(tokens[:, backbone.prefix_tokens :].mean(1))
+                read.append(after[:, backbone.prefix_tokens :].mean(1))
     stacked = torch.stack(read, 1)
     return (backbone.norm(stacked) if norm else stacked).flatten(1).float()
 

@@ -7,6 +7,9 @@ from torch import Tensor, nn
 
 from sodap.preserving.exact import ExactModule
 
+ROWS = 4096
+"""Images that are added at a time."""
+
 PENALTIES = tuple(10.0**exponent for exponent in range(-6, 3))
 """Values of the ridge penalty to choose from."""
 
@@ -31,10 +34,13 @@ class SecondMoments(ExactModule):
     @torch.no_grad()
     def update(self, features: Tensor, labels: Tensor) -> None:
         """Add features `[B, D]` with labels `[B]`."""
-        x = with_constant(features.double())
-        y = nn.functional.one_hot(labels, self.cross.shape[1]).double()
-        self.gram += x.T @ x
-        self.cross += x.T @ y
+        # In parts, because the copy in float64 is larger than the features.
+        parts = zip(torch.split(features, ROWS), torch.split(labels, ROWS), strict=True)
+        for part, own in parts:
+            x = with_constant(part.double())
+            y = nn.functional.one_hot(own, self.cross.shape[1]).double()
+            self.gram += x.T @ x
+            self.cross += x.T @ y
         self.count += len(labels)
 
     def merge(self, other: SecondMoments) -> None:

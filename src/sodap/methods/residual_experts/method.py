@@ -251,15 +251,12 @@ class ResidualExperts(Method):
         self._read_state()
 
     def stored(self) -> list[Asset]:
-        if not self.base.images:
+        if not self._finished:
             return []
-        count = self._count
+        experts, images = self._count, f"{self.base.images:,} images"
+        base, gate = tensor_bytes(self.base), tensor_bytes(self.gate)
         return [
-            Asset("second moments of the features", "statistics", tensor_bytes(self.base)),
-            Asset("second moments of the trunk", "statistics", tensor_bytes(self.gate)),
-            Asset(
-                f"residuals and heads of {count} domains",
-                "experts",
-                count * self.experts.bytes_each,
-            ),
+            Asset(f"second moments of the features of {images}", "statistics", base),
+            Asset(f"second moments of the trunk for {images}", "statistics", gate),
+            Asset(f"{experts} experts", "model", experts * self.experts.bytes_each),
         ]

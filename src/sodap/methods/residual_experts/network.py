@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 
 from sodap.backbones import Lora
+from sodap.methods.parts.last_blocks import read_last_blocks, width_of_last_blocks
 
 if TYPE_CHECKING:
     from sodap.backbones import FrozenViT
@@ -30,7 +31,7 @@ class TrunkAndBranches:
     @property
     def feature_width(self) -> int:
         """Width of `features`: CLS and mean patch of each block that is read."""
-        return 2 * self.read_blocks * self.backbone.width
+        return width_of_last_blocks(self.backbone, self.read_blocks)
 
     @property
     def statistics_width(self) -> int:
@@ -52,11 +53,7 @@ class TrunkAndBranches:
         return torch.cat([mean, spread], 1)
 
     def features(self, trunk: Tensor, lora: Lora | None) -> Tensor:
-        """CLS and mean patch token of the last blocks, after the final LayerNorm, in float32."""
-        backbone, read = self.backbone, []
-        first_read = backbone.depth - self.read_blocks
-        blocks = backbone.through(trunk, first=self.length, lora=lora)
-        for layer, tokens in enumerate(blocks, start=self.length):
-            if layer >= first_read:
-                read += [tokens[:, 0], tokens[:, backbone.prefix_tokens :].mean(1)]
-        return backbone.norm(torch.stack(read, 1)).flatten(1).float()
+        """CLS and mean patch token of the last blocks `[B, F]`, in float32."""
+        return read_last_blocks(
+            self.backbone, trunk, self.read_blocks, first=self.length, lora=lora
+        )
