@@ -46,9 +46,9 @@ def double() -> Iterator[None]:
 class Teaching:
     """The package's learner, with the losses and gradients of every step."""
 
-    def __init__(self, options: dict[str, Any]) -> None:
+    def __init__(self, options: dict[str, Any], seed: int) -> None:
         self.learner = Learner(
-            STREAM.classes, options=options, training=TRAINING, device="cpu", **TINY_VIT
+            STREAM.classes, options=options, training=TRAINING, seed=seed, device="cpu", **TINY_VIT
         )
         method = self.learner.method
         assert isinstance(method, ResidualSodap)
@@ -95,11 +95,11 @@ def batches(method: ResidualSodap, split: Split, order: torch.Generator) -> Batc
 class Oracle:
     """The naive program and the loop that trains it."""
 
-    def __init__(self, method: ResidualSodap, literal: bool) -> None:
+    def __init__(self, method: ResidualSodap, literal: bool, seed: int) -> None:
         memory = method.prompter.memory
         assert memory is not None
         config = method.config
-        self.method, self.randomness = method, Randomness(0)
+        self.method, self.randomness = method, Randomness(seed)
         self.naive = Naive(
             method.backbone.vit,
             {name: tensor.requires_grad_() for name, tensor in named(method).items()},
@@ -193,9 +193,9 @@ class After:
 
 
 @cache
-def oracle(literal: bool) -> list[After]:
+def oracle(literal: bool, seed: int) -> list[After]:
     """Train the naive program for three stages."""
-    program, stages = Oracle(Teaching(options(literal)).method, literal), []
+    program, stages = Oracle(Teaching(options(literal), seed).method, literal, seed), []
     for domain in STREAM.domains:
         program.steps = []
         drift = program.learn(domain)
@@ -213,11 +213,22 @@ def options(literal: bool) -> dict[str, Any]:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("fast", [True, False], ids=["fast", "plain"])
-@pytest.mark.parametrize("literal", [True, False], ids=["paper", "default"])
-def test_three_stages(literal: bool, fast: bool, double: None) -> None:
-    teaching = Teaching(options(literal) | {"fast": fast})
-    for number, (domain, after) in enumerate(zip(STREAM.domains, oracle(literal), strict=True), 1):
+@pytest.mark.parametrize(
+    ("recipe", "fast", "seed", "frozen"),
+    [
+        ("paper", True, 2, [6, 2]),  # grows twice
+        ("paper", False, 1, [6]),  # the first score is below θ: nothing is frozen in stage 2
+        ("default", True, 0, [6, 2]),
+        ("default", False, 0, [6, 2]),
+    ],
+    ids=lambda value: str(value),
+)
+def test_three_stages(recipe: str, fast: bool, seed: int, frozen: list[int], double: None) -> None:
+    literal = recipe == "paper"
+    stages = oracle(literal, seed)
+    assert [len(keys) for keys, _ in stages[-1].naive.frozen] == frozen  # it tests what it should
+    teaching = Teaching(options(literal) | {"fast": fast}, seed)
+    for number, (domain, after) in enumerate(zip(STREAM.domains, stages, strict=True), 1):
         teaching.steps = []
         progress = teaching.learner.learn(domain)
         if number > 1:
@@ -243,6 +254,21 @@ def compare_steps(found: list[Step], expected: list[Step]) -> None:
             same(grads[name], grad, f"gradient of {name}, step {index}")
 
 
+def compare_usage(method: ResidualSodap, naive: Naive) -> None:
+    """Entropies H and sets S of the stage's last images, by layer."""
+    kept = method.reference.window(method.prompter.pool.size)
+    for number, layer in enumerate(method.drift_layers):
+        expected = naive.window[layer]
+        assert kept.filled == len(expected)
+        same(
+            torch.from_numpy(kept.past_entropies[number]),
+            torch.tensor([h for h, _ in expected]),
+            "H",
+        )
+        sets = [set(used.nonzero()[0].tolist()) for used in kept.past_sets[number]]
+        assert sets == [used for _, used in expected]
+
+
 def compare_state(method: ResidualSodap, naive: Naive) -> None:
     pool, memory = method.prompter.pool, method.prompter.memory
     for name, value in named(method).items():
@@ -255,6 +281,7 @@ def compare_state(method: ResidualSodap, naive: Naive) -> None:
     assert memory is not None
     same({"keys": memory.keys, "values": memory.values}, naive.m, "memory")
     same((method.teacher.weight, method.teacher.bias), naive.teacher, "teacher")
+    compare_usage(method, naive)
     statistics: Any = method.replay.stages[0]
     for c, count in naive.n.items():
         assert statistics.count[c] == count
