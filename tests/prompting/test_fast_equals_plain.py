@@ -14,6 +14,7 @@ from torch import Tensor
 from sodap.prompting import Prompter, PromptingOptions
 from sodap.prompting.fast import FastPrompter
 from sodap.prompting.fast.layers import logits_backward, logits_forward
+from sodap.prompting.fast.segments import Segments
 
 STAGES = [1, 2, 5]
 
@@ -24,6 +25,10 @@ def aged(stages: int, **options: Any) -> Prompter:
     draw = torch.Generator().manual_seed(0)
     for _ in range(1, stages):
         prompter.pool.expand(3, draw)
+    if prompter.standardiser is not None:
+        kinds, width = prompter.standardiser.mean.shape
+        drawn = torch.randn(9, kinds, width, generator=draw, dtype=torch.float64)
+        prompter.standardiser.fit(1 + 2 * drawn)
     for parameter in prompter.parameters():
         with torch.no_grad():
             parameter.add_(0.3 * torch.randn(parameter.shape, generator=draw, dtype=torch.float64))
@@ -105,7 +110,9 @@ def test_combinations_of_options(options: dict[str, Any], stages: int) -> None:
 
 def test_more_sets_than_are_solved_one_by_one() -> None:
     prompter = aged(7, merge="rescale")
-    assert FastPrompter(prompter).partition().segments.spans is None
+    sets = FastPrompter(prompter).partition().sets
+    assert isinstance(sets, Segments)
+    assert sets.spans is None
     assert_same(prompter)
 
 

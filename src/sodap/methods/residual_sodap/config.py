@@ -44,9 +44,7 @@ class ResidualSodapConfig(PromptingOptions, MethodConfig):
         description="gradients through all tokens, or along the CLS row only: less time and memory",
     )
     fast: bool = Field(
-        True,
-        description="folded and fused computation of the prompts, where there is one; off = "
-        "equations as printed",
+        True, description="folded and fused computation of the prompts; off = equations as printed"
     )
 
     # 3.2 Preserving.

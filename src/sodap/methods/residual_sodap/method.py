@@ -90,8 +90,7 @@ class ResidualSodap(Method):
             prefix_tokens=backbone.prefix_tokens,
             generator=randomness.generator("init prompts"),
         )
-        fast = c.fast and FastPrompter.supports(c)
-        self.fast_prompter = FastPrompter(self.prompter) if fast else None
+        self.fast_prompter = FastPrompter(self.prompter) if c.fast else None
         self.head = LinearHead(backbone.width, classes, randomness.generator("init head"))
         self.teacher = copy.deepcopy(self.head).requires_grad_(False)
         self.replay = PseudoReplay(classes, backbone.width, keep=c.stats)

@@ -14,7 +14,12 @@ from torch import Tensor
 from torch._C import _current_graph_task_id
 
 from sodap.prompting.fast.folding import FoldedWeights
-from sodap.prompting.fast.segments import Segments, entmax_gradient, segmented_entmax
+from sodap.prompting.fast.segments import (
+    Competition,
+    Segments,
+    entmax_gradient,
+    segmented_entmax,
+)
 
 NORM_EPS = 1e-5
 """Default epsilon of LayerNorm."""
@@ -152,17 +157,35 @@ class FusedLayer(NamedTuple):
     """The equations of one layer, for any weights."""
 
     heads: int
-    segments: Segments
+    sets: Segments | Competition
     alpha: float  # 1 for softmax
     temperature: float
     logits_forward: LogitsForward = logits_forward
     logits_backward: LogitsBackward = logits_backward
 
-    def forward(self, query: Tensor, weights: FoldedWeights) -> tuple[Tensor, Tensor, Saved]:
+    def forward(
+        self, query: Tensor, weights: FoldedWeights
+    ) -> tuple[Tensor, Tensor, Tensor, Saved]:
         """Prompted CLS ``[B, D]``, routing weights ``[B, N]``, and what backward needs."""
         logits, saved = self.logits_forward(query, weights, self.heads)
-        routing = segmented_entmax(logits, self.segments, self.alpha, temperature=self.temperature)
-        return torch.addmm(query, routing, weights.up), routing, saved
+        routing, selected = self.route(logits)
+        return torch.addmm(query, routing, weights.up), routing, selected, saved
+
+    def route(self, logits: Tensor) -> tuple[Tensor, Tensor]:
+        """Routing weights ``[B, N]``, and the distributions that they are part of."""
+        if isinstance(self.sets, Segments):
+            routing = segmented_entmax(logits, self.sets, self.alpha, temperature=self.temperature)
+            return routing, routing
+        copies = segmented_entmax(
+            self.sets.spread(logits), self.sets.segments, self.alpha, temperature=self.temperature
+        )
+        return self.sets.kept(copies), copies
+
+    def logits_grad(self, selected: Tensor, grad: Tensor) -> Tensor:
+        """Gradient of the logits ``[B, N]`` from that of the routing weights."""
+        if isinstance(self.sets, Segments):
+            return entmax_gradient(selected, grad, self.sets, self.alpha, self.temperature)
+        return self.sets.gradient(selected, grad, self.alpha, self.temperature)
 
 
 class FusedLayers:
@@ -187,7 +210,7 @@ class FusedLayers:
             )
             prompted, routing, attention = cast(tuple[Tensor, Tensor, Tensor], found)
         else:
-            prompted, routing, saved = self.layer.forward(query, self.weights)
+            prompted, routing, _, saved = self.layer.forward(query, self.weights)
             attention = saved.attention
         return prompted, routing, attention.view(len(query), self.layer.heads, -1)
 
@@ -229,10 +252,10 @@ class _Layer(torch.autograd.Function):
         query: Tensor,
         *inputs: Tensor | None,
     ) -> tuple[Tensor, Tensor, Tensor]:
-        prompted, routing, saved = layer.forward(query.detach(), weights)
+        prompted, routing, selected, saved = layer.forward(query.detach(), weights)
         ctx.layer, ctx.weights, ctx.finished, ctx.number = layer, weights, finished, number
         ctx.set_materialize_grads(False)
-        ctx.save_for_backward(query, routing, *saved)
+        ctx.save_for_backward(query, routing, selected, *saved)
         ctx.mark_non_differentiable(saved.attention)
         return prompted, routing, saved.attention
 
@@ -243,7 +266,7 @@ class _Layer(torch.autograd.Function):
         _refuse_second_derivative()
         layer: FusedLayer = ctx.layer
         weights: FoldedWeights = ctx.weights
-        query, routing, *rest = (each.detach() for each in ctx.saved_tensors)
+        query, routing, selected, *rest = (each.detach() for each in ctx.saved_tensors)
         saved = Saved(*rest)
         if grad is None:
             grad = torch.zeros_like(query)
@@ -251,9 +274,7 @@ class _Layer(torch.autograd.Function):
             routing_grad = grad @ weights.up.mT
         else:
             routing_grad = torch.addmm(routing_grad, grad, weights.up.mT)
-        logits_grad = entmax_gradient(
-            routing, routing_grad, layer.segments, layer.alpha, layer.temperature
-        )
+        logits_grad = layer.logits_grad(selected, routing_grad)
         found, grads = layer.logits_backward(grad, logits_grad, query, saved, weights, layer.heads)
         if any(ctx.needs_input_grad[5:]):
             ctx.finished[ctx.number] = LayerGrads(

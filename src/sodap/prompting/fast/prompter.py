@@ -14,8 +14,7 @@ from sodap.prompting.fast.layers import (
     logits_backward,
     logits_forward,
 )
-from sodap.prompting.fast.segments import Segments, segmented_entmax
-from sodap.prompting.options import PromptingOptions
+from sodap.prompting.fast.segments import Competition, Segments
 from sodap.prompting.prompter import PromptedLayer, Prompter, PromptPass
 from sodap.prompting.routing import Groups, unit
 
@@ -24,7 +23,7 @@ class Partition(NamedTuple):
     """The sets of prompts as tensors of the pool's capacity."""
 
     groups: Groups
-    segments: Segments
+    sets: Segments | Competition
     scale: Tensor  # [capacity], what the prompt of each row is multiplied by
 
 
@@ -40,11 +39,6 @@ class FastPrompter:
         self.prompter = prompter
         self.logits: tuple[LogitsForward, LogitsBackward] = (logits_forward, logits_backward)
         self._partition: Partition | None = None
-
-    @staticmethod
-    def supports(options: PromptingOptions) -> bool:
-        """Whether there is a fast form of these options."""
-        return options.queries == "raw" and options.combination != "competing"
 
     def compile(self) -> None:
         """Let torch.compile fuse the layers' forward and backward passes from now on."""
@@ -71,11 +65,12 @@ class FastPrompter:
                 s for s, size in zip(groups.scales, groups.sizes, strict=True) for _ in range(size)
             ]
             scales += [1.0] * (self.prompter.pool.capacity - groups.size)
+            sets = Competition if groups.competing else Segments
             # Not as inference tensors: training steps use them as well.
             with torch.inference_mode(False):
                 kept = Partition(
                     groups,
-                    Segments.of(groups.sizes, len(scales), like.device),
+                    sets.of(groups.sizes, len(scales), like.device),
                     torch.tensor(scales, dtype=like.dtype, device=like.device),
                 )
             self._partition = kept
@@ -100,21 +95,24 @@ class FastPromptPass(PromptPass):
 
     def prompt(self, layer: int, query: Tensor) -> PromptedLayer:
         """Compute the prompt of one layer from its CLS token ``[B, D]``."""
+        standard = self.prompter.standardise(layer, query)
         if self.folded_memory is None:
-            return self._prompt_plain_query(layer, query)
-        return PromptedLayer(*self._fused(layer, self.folded_memory)(layer, query))
+            return self._prompt_without_enhancer(layer, query, standard)
+        cls, weights, attention = self._fused(layer, self.folded_memory)(layer, standard)
+        if standard is not query:
+            cls = query + (cls - standard)  # the fused layer adds the prompt to what it reads
+        return PromptedLayer(cls, weights, attention)
 
-    def _prompt_plain_query(self, layer: int, query: Tensor) -> PromptedLayer:
+    def _prompt_without_enhancer(
+        self, layer: int, query: Tensor, standard: Tensor
+    ) -> PromptedLayer:
         """Without a query enhancer a few products are left, which autograd handles well."""
         adapter = self.prompter.adapter(layer)
         index = layer if len(self.prompter.adapters) > 1 else 0
         if index not in self._up:
             self._up[index] = self.scaled[self._copy(layer)] @ adapter.W_up
-        logits = unit(adapter.down(query)) @ self.keys[self._copy(layer)].mT
-        router, segments = self.prompter.router, self.partition.segments
-        weights = segmented_entmax(
-            logits, segments, self.fast.alpha, temperature=router.temperature
-        )
+        logits = unit(adapter.down(standard)) @ self.keys[self._copy(layer)].mT
+        weights, _ = self._layer(heads=1).route(logits)
         return PromptedLayer(torch.addmm(query, weights, self._up[index]), weights, None)
 
     def _fused(self, layer: int, memory: FoldedMemory) -> FusedLayers:
@@ -124,15 +122,16 @@ class FastPromptPass(PromptPass):
             adapter, copy = self.prompter.adapter(layer), self._copy(layer)
             weights = fold(adapter, memory, self.context, self.scaled[copy], self.keys[copy])
             assert self.prompter.memory is not None
-            fused = FusedLayer(
-                self.prompter.memory.heads,
-                self.partition.segments,
-                self.fast.alpha,
-                self.prompter.router.temperature,
-                *self.fast.logits,
-            )
+            fused = self._layer(self.prompter.memory.heads)
             self._layers[index] = FusedLayers(weights, fused)
         return self._layers[index]
+
+    def _layer(self, heads: int) -> FusedLayer:
+        """Return the equations of a layer with this pass's sets of prompts."""
+        router = self.prompter.router
+        return FusedLayer(
+            heads, self.partition.sets, self.fast.alpha, router.temperature, *self.fast.logits
+        )
 
 
 def _matches(tensor: Tensor, other: Tensor) -> bool:

@@ -64,6 +64,49 @@ class Segments(NamedTuple):
         return tops.scatter_reduce_(1, slots, rows, "amax").gather(1, slots)
 
 
+class Competition(NamedTuple):
+    """Sets of columns of which each competes with all sets before it.
+
+    Every set gets a segment with copies of its own columns and of all earlier ones. The weights of
+    its own columns are kept, those of the others only serve to take weight from it.
+    """
+
+    ends: tuple[int, ...]  # number of columns of each segment, which are the first ones of N
+    source: Tensor  # [K], column that each column of the segments is a copy of
+    own: Tensor  # [N], where the kept weight of each column is; K for a column in no set
+    segments: Segments
+
+    @staticmethod
+    def of(sizes: Sequence[int], width: int, device: torch.device) -> "Competition":
+        """Sets of these sizes among the first columns of ``width``."""
+        ends = list(accumulate(sizes))
+        copies = list(accumulate(ends))  # end of each segment
+        own = [torch.arange(copy - size, copy) for copy, size in zip(copies, sizes, strict=True)]
+        own.append(torch.full((width - ends[-1],), copies[-1]))
+        source = torch.cat([torch.arange(end) for end in ends])
+        segments = Segments.of(ends, copies[-1], device)
+        return Competition(tuple(ends), source.to(device), torch.cat(own).to(device), segments)
+
+    def spread(self, columns: Tensor) -> Tensor:
+        """Copy columns to the segments: ``[B, N] -> [B, K]``."""
+        return columns.index_select(-1, self.source)
+
+    def kept(self, copies: Tensor) -> Tensor:
+        """Each column's own copy: ``[B, K] -> [B, N]``; 0 for columns in no set."""
+        return F.pad(copies, (0, 1)).index_select(-1, self.own)
+
+    def gradient(self, weights: Tensor, grad: Tensor, alpha: float, temperature: float) -> Tensor:
+        """Gradient of the scores ``[B, N]`` from that of the kept weights ``[B, N]``.
+
+        ``weights [B, K]`` are those of all copies.
+        """
+        copies = F.pad(torch.zeros_like(weights), (0, 1)).index_copy(-1, self.own, grad)
+        found = entmax_gradient(weights, copies[:, :-1], self.segments, alpha, temperature)
+        # Added segment by segment: adding by index would depend on the order in which a GPU adds.
+        parts = zip(self.ends, found.split_with_sizes(self.ends, -1), strict=True)
+        return torch.stack([F.pad(part, (0, grad.shape[-1] - end)) for end, part in parts]).sum(0)
+
+
 def segmented_entmax(
     scores: Tensor, segments: Segments, alpha: float, *, temperature: float = 1.0
 ) -> Tensor:
