@@ -22,7 +22,7 @@ def project() -> dict[str, Any]:
 
 @pytest.fixture(scope="module")
 def page(project: dict[str, Any]) -> str:
-    return (ROOT / project["readme"]).read_text("utf-8")
+    return (ROOT / str(project["readme"])).read_text("utf-8")
 
 
 def addresses(text: str) -> list[str]:

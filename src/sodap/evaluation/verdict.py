@@ -98,7 +98,7 @@ def _against_constant(
     if ends is not None and ends.low <= constant:
         return [
             f"Not clearly better than always answering '{answer}', which gives a final average of "
-            f"{constant:.3f}: with so few test images, that of the model, {final:.3f}, can be "
+            f"{constant:.3f}: on other test images that of the model, {final:.3f}, could be "
             f"anything from {ends.low:.3f} to {ends.high:.3f}."
         ]
     return []
