@@ -19,6 +19,7 @@ import sodap
 from sodap.errors import SodapError
 from sodap.learning import Learner, Training
 from sodap.runs import RunRecord, load_config, run
+from sodap.runs.stream import load_run_stream
 from sodap.streams import read_images
 from sodap.streams.cache import cached_images
 from sodap.streams.grey import NO_RANGES, GreyRange, GreyRanges, RangeMeter
@@ -182,10 +183,11 @@ def test_a_run_keeps_its_range(clinic: Path, tmp_path: Path) -> None:
     assert record.stream.ranges == {"deep": (0, 4095)}
     assert sodap.load(tmp_path / "run", device="cpu").ranges.deep == GreyRange(0, 4095)
 
-    from sodap.runs.stream import load_run_stream
-
     for path in (clinic / "one" / "train").rglob("*.png"):  # the images are deeper now
         save(scan(0, level=60_000), path)
     config = load_config("ridge", changes)
-    assert load_run_stream(config).ranges == GreyRanges(deep=GreyRange(0, 65_535))
-    assert load_run_stream(config, tmp_path / "run").ranges == GreyRanges(deep=GreyRange(0, 4095))
+    anew, begun = load_run_stream(config), load_run_stream(config, tmp_path / "run")
+    assert anew.ranges == GreyRanges(deep=GreyRange(0, 65_535))
+    assert not any("cut off" in note for note in anew.notes)
+    assert begun.ranges == GreyRanges(deep=GreyRange(0, 4095))
+    assert [note for note in begun.notes if "0 to 65535" in note and "0 to 4095" in note]

@@ -65,7 +65,7 @@ def run_probe(
         raise SodapError(f"{place} is no run; to probe a model, name images with --stream STREAM")
     learner = load(place)
     size = learner.method.backbone.image_size
-    loaded = load_stream(stream, size, data=data, classes=learner.classes)
+    loaded = load_stream(stream, size, data=data, classes=learner.classes, ranges=learner.ranges)
     if loaded.classes != tuple(learner.classes):
         raise SodapError(f"the classes of {stream} are not those of the model in {place}")
     found = probe_model(learner, loaded, name, images, by_layer=layers)

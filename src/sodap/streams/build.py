@@ -51,7 +51,8 @@ def _build(
     known: GreyRanges,
     on_progress: Callable[[int, int], None] | None,
 ) -> Stream:
-    ranges = _all_ranges(plan, image_size, known, on_progress)
+    measured = _measured(plan, image_size, known, on_progress)
+    ranges = known.with_missing(measured)
 
     def build(domain: PlannedDomain) -> Domain:
         return _build_domain(domain, plan.classes, image_size, ranges, on_progress)
@@ -63,24 +64,24 @@ def _build(
         tuple(build(domain) for domain in plan.domains if not domain.learned),
         plan.augmentation,
         tuple(plan.rows()),
-        plan.differences,
+        (*plan.differences, *ranges.exceeded_by(measured)),
         ranges,
         plan.skipped,
     )
 
 
-def _all_ranges(
+def _measured(
     plan: Plan,
     image_size: int,
     known: GreyRanges,
     on_progress: Callable[[int, int], None] | None,
 ) -> GreyRanges:
-    """The known ranges, and those that are measured on the training images."""
+    """The ranges of the training images."""
     if known == NO_RANGES and _all_cached(plan, image_size):
         return NO_RANGES  # no image needs one
     learned = [domain for domain in plan.domains if domain.learned]
     paths = [item.path for domain in learned for item in domain.in_split("train")]
-    return known.with_missing(cached_ranges(paths, on_progress))
+    return cached_ranges(paths, on_progress)
 
 
 def _all_cached(plan: Plan, image_size: int) -> bool:

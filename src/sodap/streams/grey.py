@@ -87,6 +87,15 @@ class GreyRanges:
         """These ranges, and those of `other` for kinds that have none here."""
         return GreyRanges(self.deep or other.deep, self.dicom or other.dicom)
 
+    def exceeded_by(self, measured: GreyRanges) -> list[str]:
+        """Sentences about images whose values are beyond these ranges."""
+        pairs = ((self.deep, measured.deep), (self.dicom, measured.dicom))
+        return [
+            f"grey values from {found} are cut off at {own}, the range that was used before"
+            for own, found in pairs
+            if own and found and (found.white > own.white or found.black < own.black)
+        ]
+
 
 NO_RANGES = GreyRanges()
 """The ranges of a stream without deep grey images."""
