@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import json
 import sys
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
 from rich.console import Console
+from rich.markup import escape
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn
 from rich.table import Table
 
@@ -140,22 +142,30 @@ def _show_finding(console: Console, finding: Finding) -> None:
     console.print(f" {mark} {finding.text}", markup=False, highlight=False, soft_wrap=True)
 
 
-def _table(title: str) -> Table:
+def _table(title: str, heads: Iterable[str]) -> Table:
     """A table without lines, so that it fits a narrow terminal."""
-    return Table(title=title, title_justify="left", caption_justify="left", box=None)
+    table = Table(
+        title=title,
+        title_justify="left",
+        caption_justify="left",
+        box=None,
+        padding=(0, 1, 0, 0),
+    )
+    for number, head in enumerate(heads):
+        table.add_column(head, justify="right" if number else "left")
+    return table
 
 
 def _stage_table(probed: ProbedRun) -> Table:
-    table = _table("Probes by stage")
-    table.caption = CAPTION
     removals = [part for part in SHORT if any(s.result.removal(part) for s in probed.stages)]
-    for head in ("stage", "variety", "used", "slots", *(SHORT[part] for part in removals)):
-        table.add_column(head, justify="left" if head == "stage" else "right")
+    heads = ("stage", "variety", "used", "slots", *(SHORT[part] for part in removals))
+    table = _table("Probes by stage", heads)
+    table.caption = CAPTION
     for each in probed.stages:
         result = each.result
         keys = result.memory.keys if result.memory is not None else None
         table.add_row(
-            f"{each.stage} {each.domain}",
+            escape(f"{each.stage} {each.domain}"),
             _decimal(result.variety.images),
             f"{result.support:.0f}/{result.prompts}",
             _decimal(None if keys is None else keys.mean),
@@ -173,34 +183,29 @@ def _effect(result: ProbeResult, part: Part, layer: int | None = None) -> str:
 
 def _effect_text(effect: Effect) -> str:
     points = round(100 * effect.accuracy, 1) + 0.0  # never -0.0
-    return f"{100 * effect.changed:.1f}% {points:+.1f}"
+    return f"{100 * effect.changed:.1f}%/{points:+.1f}"
 
 
 def _domain_table(result: ProbeResult) -> Table:
-    table = _table("By domain")
     whole = [removal for removal in result.removals if removal.layer is None]
-    heads = ("domain", "images", "acc.", "variety", "used")
-    for head in (*heads, *(SHORT[removal.part] for removal in whole)):
-        table.add_column(head, justify="left" if head == "domain" else "right")
+    removed = (SHORT[removal.part] for removal in whole)
+    table = _table("By domain", ("domain", "acc.", "variety", "used", *removed))
     for index, domain in enumerate(result.domains):
         effects = [removal.domains[index] for removal in whole]
         table.add_row(
-            domain.name,
-            f"{domain.images:,}",
+            escape(domain.name),
             f"{domain.accuracy:.3f}",
             _decimal(domain.variety.images),
-            f"{domain.support:.1f}",
+            f"{domain.support:.0f}",
             *map(_effect_text, effects),
         )
     return table
 
 
 def _layer_table(result: ProbeResult) -> Table:
-    table = _table("By layer")
     parts = [part for part in SHORT if result.removal(part)]
     heads = ("layer", "variety", "classes", "domains", "used", "read")
-    for head in (*heads, *(SHORT[part] for part in parts)):
-        table.add_column(head, justify="right")
+    table = _table("By layer", (*heads, *(SHORT[part] for part in parts)))
     for number, layer in enumerate(result.layers):
         read = layer.retrieved_spread
         table.add_row(
@@ -208,7 +213,7 @@ def _layer_table(result: ProbeResult) -> Table:
             _decimal(layer.variety.images),
             _decimal(layer.variety.classes),
             _decimal(layer.variety.domains),
-            f"{layer.support:.1f}",
+            f"{layer.support:.0f}",
             MISSING if read is None else f"{100 * read:.1f}%",
             *(_effect(result, part, number) for part in parts),
         )

@@ -123,7 +123,10 @@ class _Samples:
         self.forward = forward
         self.names = names
         device = forward.runtime.device
-        self.images = [split.images.to(device) for split in splits]
+        images = [split.images.to(device) for split in splits]
+        # Domains share batches: full ones take fewer passes.
+        same_size = len({each.shape[1:] for each in images}) == 1
+        self.images = [torch.cat(images)] if same_size else images
         self.labels = torch.cat([split.labels.to(device) for split in splits])
         self.domain = torch.cat(
             [torch.full((len(s),), i, device=device) for i, s in enumerate(splits)]
