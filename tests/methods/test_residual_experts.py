@@ -214,6 +214,20 @@ def test_without_adaptation_the_base_reads_the_plain_network(stream: Stream) -> 
         torch.testing.assert_close(found.double(), method.base(plain).exp(), atol=1e-5, rtol=1e-4)
 
 
+def test_experts_are_calibrated_on_validation_images(stream: Stream) -> None:
+    heads, sharpness = [], []
+    for calibrate in (False, True):
+        learner, method = learner_of(stream, calibrate=calibrate)
+        progress = learner.learn(stream.domains[0])
+        heads.append(method.experts.weight[0])
+        sharpness.append(progress.ended["sharpness"])
+        assert torch.equal(method.experts.weight[1:], torch.zeros_like(method.experts.weight[1:]))
+    assert sharpness[0] == 1
+    torch.testing.assert_close(heads[1], heads[0] * sharpness[1])
+    assert 0.01 < sharpness[1] < 100
+    assert sharpness[1] != 1
+
+
 def test_what_is_stored_is_listed(learned: Learner) -> None:
     method, assets = experts_of(learned), learned.stored()
     experts = 3 * method.experts.bytes_each

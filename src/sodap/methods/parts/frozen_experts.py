@@ -30,12 +30,25 @@ class FrozenExperts(nn.Module):
         return sum(int(each[0].nbytes) for each in self.buffers())
 
     @torch.no_grad()
-    def freeze(self, slot: int, residual: Tensor, head: nn.Linear, class_counts: Tensor) -> None:
-        """Copy a residual `[L, P]`, a head and the number of images per class into a slot."""
+    def freeze(
+        self,
+        slot: int,
+        residual: Tensor,
+        head: nn.Linear,
+        class_counts: Tensor,
+        sharpness: float = 1.0,
+    ) -> None:
+        """Copy an expert into a slot.
+
+        Args:
+            residual: `[L, P]`.
+            class_counts: images of each class in its domain `[C]`.
+            sharpness: factor on the logits of the head.
+        """
         self.class_counts[slot] = class_counts
         self.residuals[slot] = residual
-        self.weight[slot] = head.weight
-        self.bias[slot] = head.bias
+        self.weight[slot] = sharpness * head.weight
+        self.bias[slot] = sharpness * head.bias
 
     def logits(self, features: Tensor, chosen: Tensor) -> Tensor:
         """Logits `[B, C]` of features `[B, D]` by the head of the expert of each image, `[B]`."""

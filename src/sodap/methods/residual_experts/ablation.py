@@ -12,6 +12,7 @@ REMOVALS = (
     Variant("base", "without the base: the most probable expert alone", ANSWER, ("fast=true",)),
     Variant("experts", "without experts: the base alone", ANSWER, ("experts=false",)),
     Variant("adapt", "without adaptation in stage 1", LEARNING, ("adapt=false",)),
+    Variant("calibrate", "experts at the temperature they learned", ANSWER, ("calibrate=false",)),
     Variant("last-blocks", "heads read the last block only", NETWORK, ("read_blocks=1",)),
     Variant("trunk", "without a trunk: residuals in all blocks", NETWORK, ("trunk=0",)),
 )

@@ -37,6 +37,9 @@ class ResidualExpertsConfig(MethodConfig):
         description="share of the domain's class frequencies that is taken out of the answer: "
         "0 = accuracy as trained, 1 = all classes count alike",
     )
+    calibrate: bool = Field(
+        True, description="fit the temperature of an expert on the validation images of its domain"
+    )
     head_lr: float = Field(
         0.1, gt=0, le=10, description="factor on lr for the head, which starts at a solution"
     )

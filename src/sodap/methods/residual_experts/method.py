@@ -15,7 +15,7 @@ says.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import torch
 import torch.nn.functional as F
@@ -37,6 +37,7 @@ from sodap.methods.base import (
 from sodap.methods.parts.domain_gate import DomainGate
 from sodap.methods.parts.frozen_experts import FrozenExperts
 from sodap.methods.parts.ridge_classifier import RidgeClassifier
+from sodap.methods.parts.temperature import fit_sharpness
 from sodap.methods.registry import register_method
 from sodap.methods.residual_experts.ablation import OTHER_WAYS, REMOVALS
 from sodap.methods.residual_experts.config import ResidualExpertsConfig
@@ -220,11 +221,11 @@ class ResidualExperts(Method):
     @torch.no_grad()
     def end_stage(self, number: int, train: Observations, val: Observations) -> StageInfo:
         """Freeze the expert; after stage 1 its residual becomes the base's."""
-        residual, info = self.residual.detach(), {}
+        residual, info = self.residual.detach(), self._calibration(val)
         if number == 1 and self.config.adapt:
             self.base_residual.copy_(residual)
             residual = torch.zeros_like(residual)  # to the base, nothing is added
-        self.experts.freeze(self._count, residual, self.head, self.class_counts)
+        self.experts.freeze(self._count, residual, self.head, self.class_counts, info["sharpness"])
         self.expert_of = torch.cat([self.expert_of, self.experts_in_use.new_tensor([self._count])])
         self.experts_in_use.fill_(self._count + 1)
         self.ended.fill_(number)
@@ -234,6 +235,14 @@ class ResidualExperts(Method):
             _, features, labels = self._observe(train)
             info["base"] = self.base.learn(features, labels)
         return info
+
+    def _calibration(self, val: Observations) -> dict[str, Any]:
+        """The factor on the logits of the new expert that its validation images ask for."""
+        if not self.config.calibrate:
+            return {"sharpness": 1.0}
+        rows = [*val.map(lambda images: self._newest(self.network.trunk(images)))]
+        logits, labels = map(torch.cat, zip(*rows, strict=True))
+        return {"sharpness": fit_sharpness(logits, labels)}
 
     # ------------------------------------------------------------------ the rest of the contract
 
