@@ -62,6 +62,14 @@ def test_parts_that_do_nothing(change: dict[str, Any], inert: list[str]) -> None
     assert inert_parts(few) == []
 
 
+def test_words_do_not_depend_on_the_number_of_images() -> None:
+    """On few images a part is not called inert, but nothing untrue is said either."""
+    for variety in (0.0004, 0.3):
+        few, many = (describe(result(n, routing=(variety, 0.2)))[0].text for n in (10, 1000))
+        assert few.split(":")[0] == many.split(":")[0]
+    assert "99.960 %" in describe(result(routing=(0.0004, 0.2)))[0].text
+
+
 def test_words_carry_the_numbers() -> None:
     said = {finding.part: finding.text for finding in describe(result(routing=(0.006, 0.0)))}
     assert "99.4 %" in said["routing"]

@@ -84,8 +84,9 @@ def _routing(result: ProbeResult) -> Finding:
     ]
     listed = ", ".join([shared, *others])
     fixed = f"With one routing for all images, {_effect_words(effect, result)}."
-    if result.images >= MIN_IMAGES and between < MIN_VARIETY:
-        return Finding("routing", True, f"Routing hardly depends on the image: {listed}. {fixed}")
+    if between < MIN_VARIETY:
+        inert = result.images >= MIN_IMAGES
+        return Finding("routing", inert, f"Routing hardly depends on the image: {listed}. {fixed}")
     if _does_nothing(effect, result):
         text = f"Routing depends on the image ({listed}), but the answers do not need it. {fixed}"
         return Finding("routing", True, text)
@@ -137,4 +138,6 @@ def _effect_words(effect: Effect, result: ProbeResult) -> str:
 
 
 def _percent(share: float) -> str:
-    return f"{100 * share:.1f} %"
+    """`42.7 %`; near 0 and 100 with more digits, so that almost all does not look like all."""
+    near = min(share, 1 - share)
+    return f"{100 * share:.{3 if 0 < near < 0.001 else 1}f} %"
