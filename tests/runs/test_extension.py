@@ -12,7 +12,7 @@ from PIL import Image
 
 import sodap
 from sodap.errors import SodapError
-from sodap.runs import RunCallback, RunConfig, extend, load_config, run
+from sodap.runs import RunCallback, RunConfig, RunRecord, extend, load_config, run
 from sodap.runs.evidence import read_evidence
 from sodap.runs.reading import read_log, read_record
 from sodap.runs.stream import load_run_stream, new_domains
@@ -51,6 +51,10 @@ def config_of(clinic: Path, method: str = "ridge", *changes: str) -> RunConfig:
     )
 
 
+def learned_in_order(record: RunRecord) -> list[str]:
+    return [stage.domain for stage in record.stages]
+
+
 class Stopper(RunCallback):
     """Stops a run after a stage."""
 
@@ -73,15 +77,15 @@ def test_an_extended_run_is_the_run_of_the_longer_stream(
     record = extend(config, folder)
 
     assert record.status == "finished"
-    assert [stage.domain for stage in record.stages] == ["01-zeiss", "02-topcon", "00-van"]
-    assert [domain.name for domain in record.stream.domains] == [
-        stage.domain for stage in record.stages
-    ]
+    assert learned_in_order(record) == ["01-zeiss", "02-topcon", "00-van"]
+    assert [domain.name for domain in record.stream.domains] == learned_in_order(record)
     R = np.array(record.R.accuracy)
     assert R.shape == (3, 3)
     np.testing.assert_array_equal(R[:2, :2], first.R.accuracy)
     assert read_record(folder / "record.json") == record
     assert new_domains(config, folder) == []
+    again = load_run_stream(config, folder)  # for a report
+    assert [domain.name for domain in again.domains] == learned_in_order(record)
 
     whole = tmp_path / "whole"
     for source in ("01-zeiss", "02-topcon", "00-van"):
@@ -127,7 +131,7 @@ def test_an_interrupted_run_goes_on_without_the_new_domain(clinic: Path, tmp_pat
         run(config, folder, callback=Stopper(1))
     add_domain(clinic, "00-van", labels=("cat", "dog", "bird"))  # not even its classes matter
     record = run(config, folder, resume=True)
-    assert [stage.domain for stage in record.stages] == ["01-zeiss", "02-topcon"]
+    assert learned_in_order(record) == ["01-zeiss", "02-topcon"]
     assert list(load_run_stream(config, folder).classes) == ["cat", "dog"]
 
 
