@@ -6,9 +6,10 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from sodap.backbones import FrozenViT
 from sodap.methods.s_prompts import SPrompts
 from sodap.streams import Stream
-from tests.methods.common import learner_of
+from tests.methods.common import WIDTH, build, images_of, learner_of
 
 SMALL = {"length": 2, "centres": 3}
 
@@ -66,3 +67,15 @@ def test_centres_are_means_of_their_images(stripes: Stream) -> None:
         torch.testing.assert_close(
             centres[number], unit[nearest == number].mean(0), atol=1e-5, rtol=1e-4
         )
+
+
+def test_distances_are_sums_of_absolute_differences(micro: FrozenViT) -> None:
+    """A centre that is far in one direction is nearer than one that is a little off in all."""
+    model = build(SPrompts, micro, **SMALL)
+    images = images_of(micro, 1)
+    feature = model.unit_features(images)[0]
+    far = torch.zeros(WIDTH)
+    far[0] = 1.0
+    model.centres = torch.stack([feature + 0.02, feature + far]).unsqueeze(1).repeat(1, 3, 1)
+    assert model.nearest(images).tolist() == [1]
+    assert (feature + 0.02 - feature).norm() < far.norm()
