@@ -48,6 +48,7 @@ ROUTED = [
     "os-prompt",
     "os-prompt++",
     "residual-sodap",
+    "s-prompts",
     "uniprompt",
 ]
 
@@ -92,6 +93,7 @@ VALUES = {
     "os-prompt": ("pool.prompts.frozen", "pool.prompts.newest"),
     "os-prompt++": ("pool.prompts.frozen", "pool.prompts.newest"),
     "residual-sodap": ("prompter.pool.frozen_values", "prompter.pool.trained_values"),
+    "s-prompts": ("", "past_prompts"),
     "uniprompt": ("pool.prompts.frozen", "pool.prompts.newest"),
 }
 
@@ -107,6 +109,9 @@ def without(method: str, part: str) -> Callable[[str, Tensor], Tensor]:
             zero = trained or (part == "all" and name.endswith(("frozen_up", "frozen_up_bias")))
         else:
             zero = name in names
+        if zero and method == "s-prompts" and part == "active":
+            tensor[-1] = 0  # the last domain
+            return tensor
         return torch.zeros_like(tensor) if zero else tensor
 
     return edit

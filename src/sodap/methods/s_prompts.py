@@ -6,6 +6,7 @@ frozen backbone tell the domain: that of the nearest k-means centre.
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import torch
@@ -17,6 +18,7 @@ from sodap.freezing import resize_on_load
 from sodap.methods.base import Asset, Batch, LinearHead, MethodConfig, Observations, StageInfo
 from sodap.methods.parts.two_phase import TwoPhaseMethod
 from sodap.methods.registry import register_method
+from sodap.prompting import NOTHING, Inspection, Intervention, Selection
 from sodap.randomness import Randomness
 
 if TYPE_CHECKING:
@@ -91,11 +93,26 @@ class SPrompts(TwoPhaseMethod):
             )
             return logits
         domain = self.nearest(images)
-        features = self._prompted(images, self.past_prompts[domain])
-        with torch.autocast(images.device.type, enabled=False):
+        return self._head_of(domain, self._prompted(images, self.past_prompts[domain]))
+
+    def _head_of(self, domain: Tensor, features: Tensor) -> Tensor:
+        """Logits `[B, C]` by the head of the domain `[B]` of each image."""
+        with torch.autocast(features.device.type, enabled=False):
             # All heads at once: gathering one for each image would copy it for each image.
             every = torch.einsum("bd,tcd->btc", features.float(), self.past_weight) + self.past_bias
             return every.gather(1, domain.view(-1, 1, 1).expand(-1, 1, self.classes))[:, 0]
+
+    @torch.no_grad()
+    def inspect(self, images: Tensor, intervention: Intervention = NOTHING) -> Inspection:
+        """The choice of a domain is the routing. Without its prompts an image keeps its head."""
+        domains = torch.arange(len(self.centres), device=images.device)
+        weights = (self.nearest(images).unsqueeze(1) == domains).float()
+        selection = Selection(weights, domains == len(domains) - 1)
+        choice = replace(intervention, zero="none").weights(0, selection).argmax(1)
+        kept = intervention.weights(0, selection).gather(1, choice.unsqueeze(1)) > 0
+        prompts = self.past_prompts[choice] * kept.unsqueeze(2)
+        logits = self._head_of(choice, self._prompted(images, prompts))
+        return Inspection(logits, [selection], [])
 
     def _prompted(self, images: Tensor, prompts: Tensor) -> Tensor:
         """CLS feature `[B, D]` of a pass with prompts `[B, length, D]` after CLS."""
