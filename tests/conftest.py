@@ -30,6 +30,7 @@ hypothesis.settings.load_profile("same")
 GROUPS = (
     r"tests/methods/test_methods\.py::test_every_method_keeps\[(.+)-\w+\]",
     r"tests/reporting/test_(?:comparison_page|loading|pages_in_browser|run_page)\.py",
+    r"tests/(cli/test_probe_cli|probing/test_interventions|runs/test_(?:evidence|probes|run))\.py",
 )
 """Tests that run in one process, because they share fixtures that train models."""
 

@@ -17,8 +17,8 @@ def a_compiled_forward_agrees(trial: Trial) -> None:
         return
     method, device = learner.method.eval(), learner.runtime.device
     images = method.backbone.prepare(trial.stream.domains[0].test.images.to(device))
-    # aot_eager: the code of a method can break tracing, not code generation.
-    compiled = torch.compile(method, backend="aot_eager")
+    # The code of a method can break tracing, but not what comes after it.
+    compiled = torch.compile(method, backend="eager")
     with torch.no_grad():
         change = float((compiled(images).softmax(-1) - method(images).softmax(-1)).abs().max())
     torch.compiler.reset()
