@@ -154,3 +154,15 @@ def test_an_mlp_of_another_kind_is_refused() -> None:
     network.vit.blocks[1].mlp = GluMlp(network.width)
     with pytest.raises(SodapError, match="GluMlp"):
         LoraLayout.of(network)
+
+
+def test_weights_are_folded_and_averaged_in_full_precision_under_autocast() -> None:
+    network = build_backbone("micro")
+    layout = LoraLayout.of(network, first=4)
+    rows = residuals(layout, 2).float()
+    expected = layout.fold(network, rows[0]), layout.mean(rows, torch.ones(2))
+    with torch.autocast("cpu", torch.bfloat16):
+        found = layout.fold(network, rows[0]), layout.mean(rows, torch.ones(2))
+    assert torch.equal(found[1], expected[1])
+    for one, two in zip(found[0], expected[0], strict=True):
+        assert all(map(torch.equal, one, two))

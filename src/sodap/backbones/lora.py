@@ -7,9 +7,10 @@ be gathered by image, kept in one buffer, and frozen to the bit.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import functools
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, Any, TypeVar, cast
 
 import torch
 from timm.layers.mlp import Mlp
@@ -22,6 +23,20 @@ from sodap.errors import SodapError
 
 if TYPE_CHECKING:
     from sodap.backbones.vit import PortedViT
+
+
+Function = TypeVar("Function", bound=Callable[..., Any])
+
+
+def full_precision(function: Function) -> Function:
+    """Decorator: switch autocast off, which would round products of weights as it does tokens."""
+
+    @functools.wraps(function)
+    def called(*given: Any, **more: Any) -> Any:
+        with torch.autocast("cuda", enabled=False), torch.autocast("cpu", enabled=False):
+            return function(*given, **more)
+
+    return cast(Function, called)
 
 
 @dataclass(frozen=True)
@@ -99,6 +114,7 @@ class LoraLayout:
 
         return lora
 
+    @full_precision
     def fold(self, backbone: PortedViT, rows: Tensor) -> list[BlockWeights]:
         """The weights of each block with a residual `[L, P]` added, in the precision they have."""
         folded = []
@@ -115,6 +131,7 @@ class LoraLayout:
         return folded
 
     @torch.no_grad()
+    @full_precision
     def mean(self, rows: Tensor, weights: Tensor) -> Tensor:
         """The residual `[L, P]` of rank r that is nearest to the weighted mean of `[E, L, P]`.
 
@@ -161,6 +178,7 @@ class FoldedBlocks(nn.Module):
             self.register_buffer(name, torch.zeros(0), persistent=False)
 
     @torch.no_grad()
+    @full_precision
     def fold(self, backbone: PortedViT, rows: Tensor) -> None:
         """Fold a residual `[L, P]` into the weights of the backbone."""
         folded = zip(*self.layout.fold(backbone, rows), strict=True)

@@ -6,6 +6,7 @@ import torch
 from torch import Tensor, nn
 
 from sodap.backbones import LoraLayout
+from sodap.backbones.lora import full_precision
 
 
 class FrozenExperts(nn.Module):
@@ -68,6 +69,7 @@ class FrozenExperts(nn.Module):
         return counts / counts.sum(1, keepdim=True)
 
     @torch.no_grad()
+    @full_precision
     def merge(self, one: int, other: int) -> None:
         """Replace expert `one` by the mean of two experts, weighted by their images."""
         pair = torch.tensor([one, other], device=self.bias.device)
