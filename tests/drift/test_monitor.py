@@ -10,7 +10,7 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from scipy import stats
+from scipy import stats  # type: ignore[import-untyped]
 
 from sodap.drift import Monitor, MonitorState
 from sodap.drift.monitor import JUMPS, SLOPES

@@ -152,9 +152,10 @@ def group_means(rows: Tensor, groups: Tensor) -> Tensor:
         raise SodapError(
             f"each of the {len(rows)} rows needs one group number, got {list(groups.shape)}"
         )
-    names, index = groups.to(rows.device).unique(return_inverse=True)
+    names, index = torch.unique(groups.to(rows.device), return_inverse=True)
     sums = rows.new_zeros(len(names), rows.shape[1]).index_add_(0, index, rows)
-    return sums / index.bincount().unsqueeze(1)
+    means: Tensor = sums / index.bincount().unsqueeze(1)
+    return means
 
 
 def median_distance(rows: Tensor) -> float:

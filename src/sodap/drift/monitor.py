@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from bisect import bisect_left, bisect_right
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import NamedTuple, Self
 
 import numpy as np
@@ -46,7 +46,7 @@ class Monitor:
     """
 
     def __init__(
-        self, calibration: Sequence[float] | Tensor = (), *, alpha: float = 0.01, seed: int = 0
+        self, calibration: Iterable[float] | Tensor = (), *, alpha: float = 0.01, seed: int = 0
     ) -> None:
         """Begin with scores of images that neither the model nor its score was fitted to."""
         if not 0 < alpha < 1:

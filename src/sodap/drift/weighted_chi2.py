@@ -36,7 +36,7 @@ def weighted_chi2_sf(value: float, weights: NDArray[np.float64]) -> float:
     r = math.copysign(math.sqrt(max(2 * depth, 0.0)), t)
     u = t * math.sqrt(curvature)
     if abs(r) < 1e-3:  # at the mean, where r and u vanish: their limit
-        skewness = 8 * float(np.sum(w**3)) / (2 * float(np.sum(w**2))) ** 1.5
+        skewness = 8 * float(np.sum(w**3)) / math.pow(2 * float(np.sum(w**2)), 1.5)
         return 0.5 - skewness / (6 * math.sqrt(2 * math.pi))
     return normal_sf(r + math.log(u / r) / r)
 
