@@ -14,7 +14,7 @@ ROOT = Path(sodap.__file__).parent
 # Packages and modules from the lowest layer to the highest. Each may import from itself and from
 # lower layers, but not from others in its own layer.
 LAYERS = [
-    ["errors", "formats", "lazy", "version"],
+    ["errors", "bars", "formats", "lazy", "version"],
     ["storage", "plugins", "allocator", "threads", "randomness", "freezing", "interruption"],
     ["streams", "backbones", "evaluation"],
     ["prompting", "preserving", "drift", "balancing"],

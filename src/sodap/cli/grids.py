@@ -9,7 +9,7 @@ import torch
 import typer
 from rich.console import Console
 
-from sodap.cli.progress import Bars
+from sodap.bars import Bars
 from sodap.formats import format_duration, plural
 from sodap.grids import Grid, GridCallback, GridSummary, Task, run_grid
 from sodap.grids.search import SearchRecord, Setting, as_changes

@@ -10,9 +10,9 @@ from typing import Any
 
 from rich.console import Console
 from rich.markup import escape
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn
 from rich.table import Table
 
+from sodap.bars import Bars
 from sodap.errors import SodapError
 from sodap.formats import MISSING, plural
 from sodap.learning import load
@@ -82,15 +82,9 @@ def _probe_run(
 ) -> ProbedRun:
     path = folder / "config.json"
     config = checked(RunConfig, read_json(path), path, "configuration")
-    with Progress(
-        TextColumn("{task.description}"),
-        BarColumn(bar_width=24),
-        MofNCompleteColumn(),
-        console=console,
-        transient=True,
-        disable=not console.is_terminal,
-    ) as progress:
-        bar = progress.add_task("reading images", total=None)
+    with Bars(console) as bars:
+        progress = bars.progress
+        bar = progress.add_task("reading images", total=None, note="")
 
         def on_progress(done: int, total: int) -> None:
             progress.update(bar, completed=done, total=total)

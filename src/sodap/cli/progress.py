@@ -3,51 +3,17 @@
 from __future__ import annotations
 
 import time
-from types import TracebackType
-from typing import Self
 
 from rich.console import Console
 from rich.markup import escape
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
+from sodap.bars import Bars
 from sodap.cli.time_left import time_left
 from sodap.evaluation import tiny_tests
 from sodap.formats import format_duration, plural
 from sodap.runs.callback import RunCallback
 from sodap.runs.record import DriftInfo, EpochRow, RunRecord, StageRecord
 from sodap.streams import Stage, Stream
-
-
-class Bars:
-    """Progress bars below printed lines; off a terminal, only the lines."""
-
-    def __init__(self, console: Console) -> None:
-        self.console = console
-        self.progress = Progress(
-            TextColumn("{task.description}"),
-            BarColumn(bar_width=24),
-            MofNCompleteColumn(),
-            TextColumn("{task.fields[note]}", style="dim"),
-            TimeRemainingColumn(),
-            console=console,
-            transient=True,
-            disable=not console.is_terminal,
-        )
-
-    def __enter__(self) -> Self:
-        self.progress.start()
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        self.progress.stop()
-
-    def _print(self, line: str) -> None:
-        self.console.print(line, highlight=False, soft_wrap=True, markup=False)
 
 
 class RunProgress(Bars, RunCallback):

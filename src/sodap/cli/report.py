@@ -7,8 +7,8 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from rich.console import Console
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn
 
+from sodap.bars import Bars
 from sodap.errors import SodapError
 from sodap.formats import format_duration
 from sodap.reporting import LoadedRun, load_runs, with_composition, with_stream, write_report
@@ -41,15 +41,9 @@ def run_report(
 
 def _completed(console: Console, run: LoadedRun, *, images: bool, composed: bool) -> LoadedRun:
     """The run with its images and, if wanted, its cross-composition, with a progress bar."""
-    with Progress(
-        TextColumn("{task.description}"),
-        BarColumn(bar_width=24),
-        MofNCompleteColumn(),
-        console=console,
-        transient=True,
-        disable=not console.is_terminal,
-    ) as progress:
-        bar = progress.add_task("reading images", total=None)
+    with Bars(console) as bars:
+        progress = bars.progress
+        bar = progress.add_task("reading images", total=None, note="")
 
         def on_progress(done: int, total: int) -> None:
             progress.update(bar, completed=done, total=total)
