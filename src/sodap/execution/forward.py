@@ -116,6 +116,8 @@ class Forward:
     @torch.inference_mode()
     def domains(self, images: Tensor) -> Tensor | None:
         """Probabilities of the known domains `[B, T]`, as the method returns them."""
+        if type(self.method).domain_probabilities is Method.domain_probabilities:
+            return None  # without preparing the images for nothing
         method, runtime = self.method.eval(), self.runtime
         with compiled_only_if(False), runtime.tf32(method), runtime.autocast():
             return method.domain_probabilities(method.backbone.prepare(images.to(runtime.device)))
