@@ -9,7 +9,10 @@ from scipy.stats import multivariate_normal  # type: ignore[import-untyped]
 from sklearn.covariance import OAS
 from torch import Tensor
 
+from sodap.backbones import FrozenViT
 from sodap.methods.parts.domain_gate import DomainGate, shrunk
+from sodap.methods.residual_experts.network import TrunkAndBranches
+from sodap.streams import load_stream
 
 WIDTH, CAPACITY = 6, 5
 
@@ -97,3 +100,20 @@ def test_domains_of_few_images(count: int) -> None:
     gate = gate_of(domain(0, 0.0, count), domain(1, 9.0, count))
     assert gate(domain(2, 9.0))[:, :2].isfinite().all()
     assert gate.nearest_pair() == (0, 1)
+
+
+@torch.no_grad()
+def test_domains_of_the_digits_are_seen_in_the_first_blocks(micro: FrozenViT) -> None:
+    network = TrunkAndBranches(micro, share=0.25, read_blocks=4)
+    assert network.length == 2
+
+    def statistics(images: Tensor) -> Tensor:
+        return network.statistics(network.trunk(micro.prepare(images)))
+
+    domains = load_stream("digits").domains
+    gate = DomainGate(len(domains), network.statistics_width)
+    for number, each in enumerate(domains):
+        gate.learn(statistics(each.train.images[:200]), number)
+    for number, each in enumerate(domains):
+        found = gate(statistics(each.test.images[:100])).argmax(1)
+        assert (found == number).double().mean() >= 0.95
