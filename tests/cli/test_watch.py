@@ -135,7 +135,7 @@ def test_a_finished_run_is_shown_with_its_result(watched: tuple[Path, list[str]]
     folder, _ = watched
     record = read_record(folder / "record.json")
     text = shown(frame(take_snapshot(folder)))
-    assert text.startswith("residual-sodap learns stripes, seed 0, on micro")
+    assert text.startswith("residual-sodap learns stripes, seed 0, on test_vit")
     for value in (value for row in record.R.accuracy for value in row):
         assert f"{value:.3f}" in text
     assert record.metrics.accuracy is not None
