@@ -1,4 +1,4 @@
-"""`sodap bench`: run a grid of streams, methods and seeds, and show its table."""
+"""`sodap bench`: run a grid of streams, methods, folds and seeds, and show its table."""
 
 from __future__ import annotations
 
@@ -23,6 +23,7 @@ def run_bench(
     streams: str | None,
     methods: str | None,
     seeds: int | None,
+    folds: int | None,
     out: Path | None,
     jobs: int | None,
     search: bool,
@@ -32,6 +33,7 @@ def run_bench(
         streams=_listed(streams) or recipe.streams,
         methods=_listed(methods) or recipe.method_names(),
         seeds=range(seeds or recipe.seeds),
+        folds=folds or recipe.folds,
         out=out or Path("runs") / Path(name).stem,
         changes=[*as_changes(recipe.settings), *changes],
         search=search,

@@ -140,13 +140,21 @@ def bench(
         typer.Option(help="Methods, separated by commas; l2p@faithful is l2p with faithful=true."),
     ] = None,
     seeds: Annotated[int | None, typer.Option(min=1, help="Number of seeds, from 0.")] = None,
+    folds: Annotated[
+        int | None,
+        typer.Option(
+            min=2,
+            max=100,
+            help="Split every stream this many times, so that each image is tested once.",
+        ),
+    ] = None,
     out: Annotated[Path | None, typer.Option(help="Folder; default: runs/GRID.")] = None,
     jobs: Jobs = None,
     no_search: Annotated[
         bool, typer.Option("--no-search", help="Use the default settings of every method.")
     ] = False,
 ) -> None:
-    """Run streams x methods x seeds; started again, it does only what is not finished."""
+    """Run streams x methods x folds x seeds; started again, it does only what is not finished."""
     from sodap.cli.bench import run_bench
 
     run_bench(
@@ -156,6 +164,7 @@ def bench(
         streams=streams,
         methods=methods,
         seeds=seeds,
+        folds=folds,
         out=out,
         jobs=jobs,
         search=not no_search,

@@ -4,7 +4,10 @@ An evaluation gives a confusion matrix, and a run gives a matrix R of such resul
 finished stage, one column per domain (supplement C).
 """
 
+from sodap.evaluation.answers import DomainAnswers, rarest_class, scores
+from sodap.evaluation.bootstrap import bootstrap_difference, resampled
 from sodap.evaluation.calibration import Reliability, reliability
+from sodap.evaluation.chance import forgetting_by_chance
 from sodap.evaluation.comparison import (
     MIN_SEEDS,
     PairedDifference,
@@ -16,6 +19,7 @@ from sodap.evaluation.comparison import (
 from sodap.evaluation.composition import Effects, effects, mean_effects
 from sodap.evaluation.confusion import (
     accuracy,
+    balanced_accuracy,
     confusion_matrix,
     macro_f1,
     quadratic_kappa,
@@ -38,6 +42,7 @@ __all__ = [
     "KIND",
     "MEANINGS",
     "MIN_SEEDS",
+    "DomainAnswers",
     "Effects",
     "Interval",
     "PairedDifference",
@@ -48,6 +53,8 @@ __all__ = [
     "average_accuracy",
     "average_forgetting",
     "backward_transfer",
+    "balanced_accuracy",
+    "bootstrap_difference",
     "confusion_matrix",
     "constant_answer",
     "constant_confusions",
@@ -55,6 +62,7 @@ __all__ = [
     "effects",
     "exact_interval",
     "final_average",
+    "forgetting_by_chance",
     "holm",
     "is_tiny",
     "judge",
@@ -64,8 +72,11 @@ __all__ = [
     "metric_intervals",
     "paired_difference",
     "quadratic_kappa",
+    "rarest_class",
     "recall_per_class",
     "reliability",
+    "resampled",
+    "scores",
     "summary",
     "tiny_tests",
 ]

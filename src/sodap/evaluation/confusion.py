@@ -38,6 +38,11 @@ def recall_per_class(confusion: NDArray[np.int64]) -> list[float | None]:
     return [float(row[c] / row.sum()) if row.any() else None for c, row in enumerate(confusion)]
 
 
+def balanced_accuracy(confusion: NDArray[np.int64]) -> float:
+    """Mean recall over the classes that have images."""
+    return float(np.mean([each for each in recall_per_class(confusion) if each is not None]))
+
+
 def macro_f1(confusion: NDArray[np.int64]) -> float:
     """Mean F1 = 2 TP / (2 TP + FP + FN) over the classes that occur as label or prediction."""
     _total(confusion)

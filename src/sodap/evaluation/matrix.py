@@ -20,7 +20,11 @@ MEANINGS = {
     "domains but the last; 0 is best",
     "BWT": "final accuracy of a domain minus its accuracy right after its own stage, averaged over "
     "all domains but the last; negative is a loss",
+    "AvgF by chance": "AvgF that a method without forgetting would show on these test images: the "
+    "mean with the stages of each patient or image in random order",
+    "balanced": "recall after the last stage, averaged over the classes and the learned domains",
     "macro-F1": "F1 after the last stage, averaged over the classes and the learned domains",
+    "rarest class": "recall of the class with the fewest test images after the last stage",
 }
 """Meaning of the scores, by title."""
 

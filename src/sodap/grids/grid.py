@@ -1,8 +1,11 @@
-"""A grid: streams x methods x seeds, each run in a folder of its own.
+"""A grid: streams x methods x folds x seeds, each run in a folder of its own.
 
 OUT/STREAM/METHOD/search.json          the setting that was chosen, and the candidates
 OUT/STREAM/METHOD/sSEED/               a run (see `sodap.runs.runner`)
 OUT/STREAM/METHOD@OPTION/sSEED/        a run of a variant, with the setting chosen for the method
+OUT/STREAM/fold-2-of-5/METHOD/...      the same for each fold, if there are folds
+
+Every fold has a search of its own, because the validation images of one fold are tested in others.
 """
 
 from __future__ import annotations
@@ -16,9 +19,10 @@ from sodap.grids.search import SEED, Setting, as_changes, settings_to_compare
 from sodap.grids.variants import Entry, read_entry
 from sodap.methods import check_method_name
 from sodap.runs.config import RunConfig, check_weights, load_config
-from sodap.streams.loading import check_stream_name
+from sodap.streams.folds import all_folds
+from sodap.streams.loading import check_stream_name, refuse_folds
 
-OWN_KEYS = {"stream": "--streams", "method": "--methods", "seed": "--seeds"}
+OWN_KEYS = {"stream": "--streams", "method": "--methods", "seed": "--seeds", "fold": "--folds"}
 """Keys that a grid varies, so that they cannot be the same for all runs."""
 
 
@@ -39,12 +43,19 @@ class Grid:
     jobs: int = 1
     """Worker processes; with 0 the tasks are done in this process."""
     search: bool = True
+    folds: int | None = None
+    """Number of folds of every stream; None for its usual splits."""
     command: Sequence[str] = ()
     recipe: str = "default"
 
     @property
     def entries(self) -> list[Entry]:
         return [read_entry(text) for text in self.methods]
+
+    @property
+    def parts(self) -> list[str | None]:
+        """The folds as they are written, `1/5` to `5/5`; a single None without folds."""
+        return [None] if self.folds is None else [str(fold) for fold in all_folds(self.folds)]
 
     def check(self) -> None:
         """Raise an error for everything that can be wrong before the first run."""
@@ -64,24 +75,34 @@ class Grid:
             check_method_name(entry.method)
         for stream in self.streams:
             check_stream_name(stream)
+            refuse_folds(stream, self.parts[0])
 
         from sodap.backbones import native_size  # imports timm, which the checks above do not need
 
         for stream in self.streams:
             for entry in entries:
-                config = self.config(stream, entry, self.seeds[0])
+                config = self.config(stream, entry, self.seeds[0], fold=self.parts[0])
                 native_size(config.backbone)
                 check_weights(config.weights)
 
     def config(
-        self, stream: str, entry: Entry, seed: int, setting: Setting | None = None
+        self,
+        stream: str,
+        entry: Entry,
+        seed: int,
+        setting: Setting | None = None,
+        fold: str | None = None,
     ) -> RunConfig:
         chosen = as_changes(setting or {})
         own = [f"stream={stream}", f"method={entry.method}", f"seed={seed}"]
+        own += [f"fold={fold}"] if fold is not None else []
         return load_config(self.recipe, [*chosen, *self.changes, *entry.changes, *own])
 
-    def home(self, stream: str, entry: Entry) -> Path:
-        return self.out / folder_name(stream) / entry.name
+    def home(self, stream: str, entry: Entry, fold: str | None = None) -> Path:
+        place = self.out / folder_name(stream)
+        if fold is not None:
+            place /= f"fold-{fold.replace('/', '-of-')}"
+        return place / entry.name
 
     def compared(self, method: str) -> list[Setting]:
         return settings_to_compare(method, self.changes) if self.search else []

@@ -13,12 +13,13 @@ from collections import deque
 from collections.abc import Sequence
 from contextlib import ExitStack, closing
 from dataclasses import dataclass, field
+from itertools import product
 from pathlib import Path
 from time import sleep
 from typing import Any
 
 from sodap.errors import FolderBusyError, SodapError, TrainingBrokeError
-from sodap.grids.grid import Grid, folder_name
+from sodap.grids.grid import Grid
 from sodap.grids.search import (
     MAX_EXTENSIONS,
     SEED,
@@ -30,7 +31,7 @@ from sodap.grids.search import (
     read_search,
     write_search,
 )
-from sodap.grids.task import Task, TaskOutput, decode, run_task
+from sodap.grids.task import Task, TaskOutput, cell_words, decode, run_task
 from sodap.grids.variants import Entry
 from sodap.grids.workers import TaskResult, run_tasks
 from sodap.runs.record import RunContext, RunRecord, SearchInfo
@@ -83,8 +84,8 @@ def run_grid(grid: Grid, callback: GridCallback | None = None) -> GridSummary:
     return _GridRun(grid, callback or GridCallback()).work()
 
 
-Cell = tuple[str, str]
-"""A stream and a method; the variants of a method share its search."""
+Cell = tuple[str, str | None, str]
+"""A stream, a fold and a method; the variants of a method share its search."""
 
 
 class _GridRun:
@@ -126,7 +127,7 @@ class _GridRun:
     def _plan(self) -> None:
         later: list[Task] = []
         expected = 0  # runs that wait for a search
-        for cell in ((stream, method) for stream in self.grid.streams for method in self.entries):
+        for cell in product(self.grid.streams, self.grid.parts, self.entries):
             tasks = self._plan_cell(*cell)
             if tasks is None:
                 self.searched_elsewhere.append(cell)
@@ -135,24 +136,25 @@ class _GridRun:
             else:
                 later += tasks
                 continue
-            expected += len(self.grid.seeds) * len(self.entries[cell[1]])
+            expected += len(self.grid.seeds) * len(self.entries[cell[-1]])
         self.tasks += later  # searches first, because runs wait for them
         if self.tasks:
             self._decode()
         self.callback.planned(len(self.tasks) + expected, self.summary.finished)
 
-    def _plan_cell(self, stream: str, method: str) -> list[Task] | None:
+    def _plan_cell(self, stream: str, fold: str | None, method: str) -> list[Task] | None:
         """The first tasks of a cell; None while another process searches for it."""
         compared = self.grid.compared(method)
-        base = self.grid.config(stream, Entry(method), SEED)
-        home = self.grid.home(stream, Entry(method))
+        cell = stream, fold, method
+        base = self.grid.config(stream, Entry(method), SEED, fold=fold)
+        home = self.grid.home(stream, Entry(method), fold)
         search = read_search(home, base, compared)
         if search is None and compared:
             try:
                 check_searched(home)
                 lock = ExitStack()
                 lock.enter_context(folder_lock(home))
-                self.locks[stream, method] = lock
+                self.locks[cell] = lock
             except FolderBusyError:
                 return None
             except SodapError:
@@ -160,24 +162,26 @@ class _GridRun:
                     raise
             search = read_search(home, base, compared)  # another process may have written it since
         if search is not None or not compared:
-            self._unlock((stream, method))
-            return self._runs(stream, method, search)
-        self.compared[stream, method] = compared
-        return [self._candidate(stream, method, index) for index in range(len(compared))]
+            self._unlock(cell)
+            return self._runs(cell, search)
+        self.compared[cell] = compared
+        return [self._candidate(cell, index) for index in range(len(compared))]
 
-    def _candidate(self, stream: str, method: str, index: int) -> Task:
-        entry, setting = Entry(method), self.compared[stream, method][index]
+    def _candidate(self, cell: Cell, index: int) -> Task:
+        stream, fold, method = cell
+        entry, setting = Entry(method), self.compared[cell][index]
         no_extras = {"evidence": False, "keep_stages": False}  # candidates have no report
         return Task(
-            self.grid.config(stream, entry, SEED, setting).model_copy(update=no_extras),
-            self.grid.home(stream, entry) / "search" / str(index),
+            self.grid.config(stream, entry, SEED, setting, fold).model_copy(update=no_extras),
+            self.grid.home(stream, entry, fold) / "search" / str(index),
             setting,
             command=self.grid.command,
             threads=self.threads,
         )
 
-    def _runs(self, stream: str, method: str, search: SearchRecord | None) -> list[Task]:
+    def _runs(self, cell: Cell, search: SearchRecord | None) -> list[Task]:
         """The runs of a cell that are not finished, with those of its variants."""
+        stream, fold, method = cell
         tasks, jobs = [], max(1, self.grid.jobs)
         known = chosen = None
         if search is not None:
@@ -187,8 +191,8 @@ class _GridRun:
         for seed in self.grid.seeds:
             for entry in self.entries[method]:
                 context = RunContext(jobs=jobs, search=known, variant=entry.variant)
-                config = self.grid.config(stream, entry, seed, chosen)
-                folder = self.grid.home(stream, entry) / f"s{seed}"
+                config = self.grid.config(stream, entry, seed, chosen, fold)
+                folder = self.grid.home(stream, entry, fold) / f"s{seed}"
                 if check_folder(config, folder, resume=True) is not None:
                     self.summary.finished += 1
                     continue
@@ -205,8 +209,8 @@ class _GridRun:
 
     def _decode(self) -> None:
         """Fill the image caches in this process, where the user sees the progress."""
-        needed = {task.config.stream: task.config for task in self.tasks}
-        for stream, config in needed.items():
+        needed = {(task.config.stream, task.config.fold): task.config for task in self.tasks}
+        for (stream, _), config in needed.items():
             if stream not in stream_names():  # those are generated in memory by each worker
                 decode(config, self.callback.images_decoded)
 
@@ -264,7 +268,7 @@ class _GridRun:
         if cell not in self.failed:
             self.failed.add(cell)
             self._unlock(cell)
-            self.summary.not_started += len(self.grid.seeds) * len(self.entries[cell[1]])
+            self.summary.not_started += len(self.grid.seeds) * len(self.entries[cell[-1]])
 
     def _score(self, task: Task, record: RunRecord | None) -> None:
         """Note the result of a candidate; after the last one, extend or end the search."""
@@ -278,29 +282,29 @@ class _GridRun:
         offered = len(self.grid.compared(task.config.method))
         if further is not None and len(compared) < offered + MAX_EXTENSIONS:
             compared.append(further)
-            self.tasks.append(self._candidate(*task.cell, len(compared) - 1))
+            self.tasks.append(self._candidate(task.cell, len(compared) - 1))
             self.callback.search_extended(further)
         else:
             self._decide(task.cell, records)
 
     def _decide(self, cell: Cell, records: Sequence[RunRecord | None]) -> None:
-        stream, method = cell
+        stream, fold, method = cell
         environments = [each.environment for each in records if each is not None]
         try:
             search = choose(
-                self.grid.config(stream, Entry(method), SEED),
+                self.grid.config(stream, Entry(method), SEED, fold=fold),
                 self.compared[cell],
                 [score_of(each) for each in records],
                 environments[0] if environments else None,
             )
-            home = self.grid.home(stream, Entry(method))
+            home = self.grid.home(stream, Entry(method), fold)
             write_search(home, search)
             shutil.rmtree(home / "search", ignore_errors=True)
             self._unlock(cell)
             self.callback.search_done(search)
-            self.tasks += self._runs(stream, method, search)
+            self.tasks += self._runs(cell, search)
         except SodapError as error:
-            self.summary.failures[f"{folder_name(stream)} {method}"] = str(error)
+            self.summary.failures[cell_words(*cell)] = str(error)
             self._give_up(cell)
 
 

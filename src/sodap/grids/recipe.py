@@ -1,4 +1,4 @@
-"""Grid files: the streams, methods, seeds and settings of a grid in YAML."""
+"""Grid files: the streams, methods, folds, seeds and settings of a grid in YAML."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 from sodap.errors import invalid
 from sodap.methods import method_names
 from sodap.runs.named_yaml import GRIDS, read_named_yaml, yaml_names
+from sodap.streams.folds import MAX_FOLDS
 
 
 class GridRecipe(BaseModel):
@@ -21,6 +22,9 @@ class GridRecipe(BaseModel):
         "all", description="methods, or variants such as l2p@faithful"
     )
     seeds: int = Field(5, ge=1, description="number of seeds, from 0")
+    folds: int | None = Field(
+        None, ge=2, le=MAX_FOLDS, description="number of folds; default: the usual splits"
+    )
     settings: dict[str, Any] = Field({}, description="keys of a run, the same for every run")
 
     def method_names(self) -> list[str]:

@@ -35,15 +35,21 @@ class Task:
     threads: int = 1
 
     @property
-    def cell(self) -> tuple[str, str]:
-        return self.config.stream, self.config.method
+    def cell(self) -> tuple[str, str | None, str]:
+        return self.config.stream, self.config.fold, self.config.method
 
     @property
     def label(self) -> str:
-        stream, method = folder_name(self.config.stream), self.config.method
+        stream, fold, method = self.cell
         if self.setting is None:
-            return f"{stream} {self.context.variant or method} seed {self.config.seed}"
-        return f"{stream} {method} search {' '.join(as_changes(self.setting))}"
+            row = self.context.variant or method
+            return f"{cell_words(stream, fold, row)} seed {self.config.seed}"
+        return f"{cell_words(stream, fold, method)} search {' '.join(as_changes(self.setting))}"
+
+
+def cell_words(stream: str, fold: str | None, row: str) -> str:
+    """`skin ridge`, or `skin fold 2/5 ridge`."""
+    return f"{folder_name(stream)} {f'fold {fold} ' if fold else ''}{row}"
 
 
 @dataclass(frozen=True)
@@ -97,8 +103,8 @@ def _stream(task: Task) -> Stream | None:
 
 
 STREAM_KEYS = {
-    *("stream", "data", "splits", "split_seed", "groups", "classes", "skip_unreadable"),
-    *("backbone", "image_size"),
+    *("stream", "data", "splits", "split_seed", "fold", "groups", "classes"),
+    *("skip_unreadable", "backbone", "image_size"),
 }
 """Settings that decide the images of a stream; runs with the same ones share a decoded stream."""
 

@@ -10,6 +10,7 @@ from concurrent.futures import wait as wait_for
 from pathlib import Path
 from typing import Any
 
+from pydantic import Field
 from torch import Tensor
 
 from sodap.runs.reading import checked
@@ -40,6 +41,8 @@ class CheckpointInfo(Schema):
     format: int = 2
     confusions: list[list[list[list[int]]]]
     """`[stage][domain][label][prediction]`"""
+    answers: list[list[str]] = Field([])
+    """`[stage][domain]`, as in `sodap.runs.answers`; empty in earlier versions."""
     stages: list[StageRecord]
     """Finished stages."""
     epochs: list[EpochRow]

@@ -5,16 +5,24 @@ from __future__ import annotations
 import difflib
 from collections.abc import Iterable, Mapping
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, Self
 
 import yaml
-from pydantic import BaseModel, ConfigDict, Field, TypeAdapter, ValidationError
+from pydantic import (
+    BaseModel,
+    ConfigDict,
+    Field,
+    TypeAdapter,
+    ValidationError,
+    model_validator,
+)
 
 from sodap.backbones.names import MICRO, ask_for_backbone
 from sodap.errors import SodapError, invalid
 from sodap.learning.training import Training
 from sodap.methods import check_method_name, find_method, method_names
 from sodap.runs.named_yaml import RECIPES, read_named_yaml, yaml_names
+from sodap.streams.folds import Fold
 from sodap.streams.loading import check_stream_name
 from sodap.streams.plans import GroupNames
 from sodap.streams.registry import stream_names
@@ -36,6 +44,9 @@ class RunConfig(BaseModel):
         None, description="saved splits.csv, or folder with the lists of the paper's authors"
     )
     split_seed: int = Field(0, ge=0, description="seed of random splits")
+    fold: str | None = Field(
+        None, description="2/5: test the second fifth of the images, learn from the others"
+    )
     groups: GroupNames = Field(
         "separate", description="shared: groups of one name in two data sets are one patient"
     )
@@ -67,6 +78,17 @@ class RunConfig(BaseModel):
     keep_stages: bool = Field(
         True, exclude=True, description="store the model of every stage, if it is below 64 MB"
     )
+
+    @model_validator(mode="after")
+    def _check_fold(self) -> Self:
+        if self.fold is not None:
+            try:
+                Fold.parse(self.fold)
+            except SodapError as error:
+                raise ValueError(str(error)) from error
+            if self.splits is not None:
+                raise ValueError("'splits' and 'fold' both choose the test images; give one")
+        return self
 
     def resolved(self) -> RunConfig:
         """The same configuration as `config.json` holds it, with every option written out."""

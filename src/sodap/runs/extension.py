@@ -13,6 +13,7 @@ from pathlib import Path
 from sodap.errors import SodapError
 from sodap.execution import ClassPredictions
 from sodap.learning import load
+from sodap.runs.answers import encode
 from sodap.runs.callback import RunCallback
 from sodap.runs.checkpoint import Checkpoint, CheckpointInfo, Origin
 from sodap.runs.config import RunConfig
@@ -74,24 +75,31 @@ def _reopen(
     for model in pending_model(folder, learner, len(record.stages)) if config.keep_stages else []:
         model.write()  # FOLDER/model will be that of the new last stage
     confusions = [list(row) for row in record.confusions]
+    answers = [
+        list(texts) for texts in zip(*(each.answers for each in record.answers), strict=True)
+    ]
     for number, home in enumerate(models, start=1):
         learner.restore(load_state(home, "model")[0], number, number)
         scores = [learner.evaluate(domain) for domain in new]
         confusions[number - 1] += [each.confusion.tolist() for each in scores]
         predictions = [each.predictions for each in scores]
+        if answers:
+            answers[number - 1] += [encode(each.classes.cpu().numpy()) for each in predictions]
         _add_predictions(folder, number, len(record.stream.domains), new, predictions)
     info = stream_info(stream)
     writer = Writer()
-    log = RunLog(folder, record.model_copy(update={"stream": info}), writer)
+    log = RunLog(folder, record.model_copy(update={"stream": info}), writer, stream)
     epochs, _ = read_log(folder / "log.jsonl")
     for stage, row in zip(record.stages, confusions, strict=True):
-        log.finish_stage(stage, [each for each in epochs if each.stage == stage.stage], row)
+        own = [each for each in epochs if each.stage == stage.stage]
+        log.finish_stage(stage, own, row, answers[stage.stage - 1] if answers else None)
     assert record.backbone is not None
     assert record.environment is not None
     Checkpoint(folder, writer).write(
         {f"method.{key}": value for key, value in learner.method.state().items()},
         CheckpointInfo(
             confusions=log.confusions,
+            answers=log.answers,
             stages=log.stages,
             epochs=log.epochs,
             origin=Origin(

@@ -4,7 +4,10 @@ from __future__ import annotations
 
 from pathlib import Path
 
+from pydantic import Field
+
 from sodap.errors import SodapError
+from sodap.runs.answers import StoredAnswers
 from sodap.runs.config import RunConfig
 from sodap.runs.record import (
     BackboneInfo,
@@ -58,6 +61,7 @@ class KeptResult(Schema):
     throughput: Throughput
     R: ResultMatrices
     stages: list[KeptStage]
+    answers: list[StoredAnswers] = Field([])
 
     @classmethod
     def of(cls, record: RunRecord) -> KeptResult:
@@ -74,9 +78,14 @@ class KeptResult(Schema):
 
     def as_record(self) -> RunRecord:
         """The record, as far as it is known."""
+        classes = len(self.stream.classes)
+        by_domain = [each.decoded().confusions(classes) for each in self.answers]
         own = {
             "status": "finished",
             "metrics": MetricsByMeasure.of(self.R),
+            "confusions": [
+                [matrix.tolist() for matrix in row] for row in zip(*by_domain, strict=True)
+            ],
             "stages": [stage.as_record(number) for number, stage in enumerate(self.stages, 1)],
         }
         return RunRecord.model_validate(dict(self) | own)

@@ -15,7 +15,8 @@ from pydantic import (
     model_serializer,
 )
 
-from sodap.evaluation import Verdict, judge, summary
+from sodap.evaluation import DomainAnswers, Verdict, judge, summary
+from sodap.runs.answers import StoredAnswers, decoded_run
 from sodap.runs.config import RunConfig
 
 FORMAT = 2
@@ -312,13 +313,20 @@ class RunRecord(RunContext):
     metrics: MetricsByMeasure
     throughput: Throughput = Throughput()
     confusions: list[list[list[list[int]]]] = []
-    """`[stage][domain][label][prediction]`; empty in a kept result."""
+    """`[stage][domain][label][prediction]`; empty in a kept result without answers."""
+    answers: list[StoredAnswers] = []
+    """Answers to single test images, by domain; empty in records of earlier versions."""
     stages: list[StageRecord]
 
     @property
     def row(self) -> str:
         """Row of a table that the run belongs to: its method, or its variant of it."""
         return self.variant or self.config.method
+
+    @property
+    def single_answers(self) -> list[DomainAnswers]:
+        """Answers to single test images, by domain; empty if they are not known."""
+        return decoded_run(self.answers)
 
     @property
     def verdict(self) -> Verdict | None:

@@ -18,6 +18,7 @@ from numpy.typing import NDArray
 
 from sodap.evaluation import accuracy, macro_f1, quadratic_kappa
 from sodap.learning import StageProgress
+from sodap.runs.answers import stored_answers
 from sodap.runs.evidence import pending_steps
 from sodap.runs.process import this_process
 from sodap.runs.record import (
@@ -32,6 +33,7 @@ from sodap.runs.record import (
 )
 from sodap.runs.writer import Writer
 from sodap.storage import as_json, write_bytes
+from sodap.streams import Stream
 
 MEASURES: Mapping[str, Callable[[NDArray[np.int64]], float]] = {
     "accuracy": accuracy,
@@ -43,11 +45,13 @@ MEASURES: Mapping[str, Callable[[NDArray[np.int64]], float]] = {
 class RunLog:
     """The record and log of a run: finished stages, and the one under way."""
 
-    def __init__(self, folder: Path, record: RunRecord, writer: Writer) -> None:
-        self.folder, self.record, self.writer = folder, record, writer
+    def __init__(self, folder: Path, record: RunRecord, writer: Writer, stream: Stream) -> None:
+        self.folder, self.record, self.writer, self.stream = folder, record, writer, stream
         self.stages: list[StageRecord] = []
         self.confusions: list[list[list[list[int]]]] = []
         """`[stage][domain][label][prediction]`"""
+        self.answers: list[list[str]] = []
+        """`[stage][domain]`, as in `sodap.runs.answers`."""
         self.epochs: list[EpochRow] = []
         """Epochs of the finished stages."""
         self.process = this_process()
@@ -58,9 +62,15 @@ class RunLog:
         """Number of stages in the last record, and its other fields that change."""
 
     def finish_stage(
-        self, stage: StageRecord, epochs: Sequence[EpochRow], confusions: list[list[list[int]]]
+        self,
+        stage: StageRecord,
+        epochs: Sequence[EpochRow],
+        confusions: list[list[list[int]]],
+        answers: list[str] | None,
     ) -> None:
+        """`answers` is None for a stage of an earlier version, which did not keep them."""
         self.stages.append(stage)
+        self.answers += [] if answers is None else [answers]
         self.epochs += epochs
         self.confusions.append(confusions)
 
@@ -104,12 +114,14 @@ class RunLog:
 
     def _results(self) -> dict[str, Any]:
         """Fields of the record that follow from the finished stages."""
+        complete = 0 < len(self.answers) == len(self.stages)
         R = ResultMatrices(**{name: list(self._matrix(name)) for name in MEASURES})
         return {
             "R": R,
             "metrics": MetricsByMeasure.of(R),
             "throughput": _throughput(self.stages, self.epochs),
             "confusions": list(self.confusions),
+            "answers": stored_answers(self.stream, self.answers) if complete else [],
             "stages": list(self.stages),
         }
 

@@ -25,6 +25,7 @@ import torch
 from sodap.backbones import fetch_weights, native_size
 from sodap.errors import SodapError
 from sodap.learning import Learner, Scores, StageProgress, Training
+from sodap.runs.answers import encode
 from sodap.runs.callback import RunCallback
 from sodap.runs.checkpoint import Checkpoint, CheckpointInfo, Origin
 from sodap.runs.config import RunConfig, check_backbone_chosen, check_weights, difference
@@ -161,7 +162,7 @@ class _Run:
             stages=[],
         )
         self.writer = Writer()
-        self.log = RunLog(folder, record, self.writer)
+        self.log = RunLog(folder, record, self.writer, stream)
         self.checkpoint = Checkpoint(folder, self.writer)
 
     def learn(self) -> RunRecord:
@@ -231,7 +232,8 @@ class _Run:
         )
         record = self._stage_record(stage, progress, evaluation, time.perf_counter() - began)
         confusions = [each.confusion.tolist() for each in scores]
-        self.log.finish_stage(record, epoch_rows(progress), confusions)
+        answers = [encode(each.predictions.classes.cpu().numpy()) for each in scores]
+        self.log.finish_stage(record, epoch_rows(progress), confusions, answers)
         self._write_checkpoint(None, self._pending(stage, record, scores))
         self._write_log("running")
         self.callback.stage_done(stage, record)
@@ -285,6 +287,7 @@ class _Run:
             tensors |= {f"progress.{key}": value for key, value in progress.tensors().items()}
         info = CheckpointInfo(
             confusions=self.log.confusions,
+            answers=self.log.answers,
             stages=self.log.stages,
             epochs=self.log.epochs,
             origin=self._origin(),
@@ -315,9 +318,12 @@ class _Run:
         for key, value in tensors.items():
             part, name = key.split(".", 1)
             parts[part][name] = value.to(self.device)
-        for record, confusions in zip(info.stages, info.confusions, strict=True):
+        for place, (record, confusions) in enumerate(
+            zip(info.stages, info.confusions, strict=True)
+        ):
             rows = [row for row in info.epochs if row.stage == record.stage]
-            self.log.finish_stage(record, rows, confusions)
+            answers = info.answers[place] if len(info.answers) == len(info.stages) else None
+            self.log.finish_stage(record, rows, confusions, answers)
         done = len(info.stages)
         domains = [stage.domain for stage in info.stages]
         self.learner.restore(parts["method"], done + (info.progress is not None), done, domains)

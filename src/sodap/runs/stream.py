@@ -51,6 +51,7 @@ def load_run_stream(
         data=config.data,
         split_seed=config.split_seed,
         splits=config.splits if saved is None else str(saved),
+        fold=config.fold,
         groups=config.groups,
         classes=config.classes,
         skip_unreadable=config.skip_unreadable,
@@ -89,6 +90,7 @@ def _plan_begun(config: RunConfig, folder: Path, begun: RunRecord, *, with_new: 
         data=config.data,
         split_seed=config.split_seed,
         splits=str(folder / SPLITS),
+        fold=config.fold,
         groups=config.groups,
         classes=ALL_CLASSES,
     )

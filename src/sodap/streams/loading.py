@@ -11,6 +11,7 @@ from sodap.errors import SodapError
 from sodap.formats import plural
 from sodap.streams.catalogue import data_roots, find_source, source_names
 from sodap.streams.class_names import refuse_doubtful
+from sodap.streams.folds import Fold
 from sodap.streams.plans import (
     GroupNames,
     Plan,
@@ -42,6 +43,7 @@ def load_stream(
     data: str | None = None,
     split_seed: int = 0,
     splits: str | None = None,
+    fold: str | None = None,
     groups: str = "separate",
     classes: str | Sequence[str] | None = None,
     ranges: GreyRanges | None = None,
@@ -58,6 +60,8 @@ def load_stream(
         data: The folder that holds the data sets; default: $SODAP_DATA, or ./data.
         split_seed: Seed of the random splits.
         splits: A file of saved splits, or the folder with the lists of the paper's authors.
+        fold: "2/5" tests the second fifth of the images (see `sodap.streams.folds`); the other
+            images are train and val. Domains with splits keep them.
         groups: Whether groups of the same name in two data sets of a protocol are different
             patients ("separate") or the same one ("shared"). In one folder or table they always
             are the same one.
@@ -74,9 +78,16 @@ def load_stream(
     if not 8 <= image_size <= 2048:
         raise SodapError(f"image_size must be between 8 and 2048 pixels, got {image_size}")
     if name in stream_names():
+        refuse_folds(name, fold)
         return make_stream(name)
     plan = checked_plan(
-        name, data=data, split_seed=split_seed, splits=splits, groups=groups, classes=classes
+        name,
+        data=data,
+        split_seed=split_seed,
+        splits=splits,
+        fold=fold,
+        groups=groups,
+        classes=classes,
     )
     from sodap.streams.build import build_stream  # imports torch, which a plan does not need
 
@@ -89,12 +100,19 @@ def checked_plan(
     data: str | None = None,
     split_seed: int = 0,
     splits: str | None = None,
+    fold: str | None = None,
     groups: str = "separate",
     classes: str | Sequence[str] | None = None,
 ) -> Plan:
     """A plan to learn from: without doubtful classes, and with a warning about split groups."""
     plan = make_plan(
-        name, data=data, split_seed=split_seed, splits=splits, groups=groups, classes=classes
+        name,
+        data=data,
+        split_seed=split_seed,
+        splits=splits,
+        fold=fold,
+        groups=groups,
+        classes=classes,
     )
     refuse_doubtful(plan.name, plan.classes, plan.doubtful_classes())
     if plan.grouped and (found := plan.split_groups()):
@@ -105,6 +123,12 @@ def checked_plan(
             stacklevel=3,
         )
     return plan
+
+
+def refuse_folds(name: str, fold: str | None) -> None:
+    """Raise an error if a ready stream, whose test images are fixed, should be dealt into folds."""
+    if fold is not None and name in stream_names():
+        raise SodapError(f"the splits of '{name}' are fixed; run it without folds")
 
 
 def check_stream_name(name: str) -> None:
@@ -132,6 +156,7 @@ def make_plan(
     data: str | None = None,
     split_seed: int = 0,
     splits: str | None = None,
+    fold: str | None = None,
     groups: str = "separate",
     classes: str | Sequence[str] | None = None,
 ) -> Plan:
@@ -139,12 +164,19 @@ def make_plan(
     check_stream_name(name)
     if groups not in get_args(GroupNames):
         raise SodapError(f"groups takes separate or shared, not '{groups}'")
+    part = None if fold is None else Fold.parse(fold)
     lists = Path(splits) if splits is not None and Path(splits).is_dir() else None
     saved = None if splits is None or lists is not None else read_splits(Path(splits))
     if name in protocol_names():
         roots = data_roots(data)
         return plan_protocol(
-            name, roots, split_seed, lists=lists, saved=saved, shared=groups == "shared"
+            name,
+            roots,
+            split_seed,
+            lists=lists,
+            saved=saved,
+            shared=groups == "shared",
+            fold=part,
         )
     if lists is not None:
         raise SodapError(
@@ -153,7 +185,9 @@ def make_plan(
         )
     path = Path(name)
     if not _is_own(path):
-        return with_classes(plan_source(name, data_roots(data), split_seed, saved=saved), classes)
-    if path.is_dir():
-        return with_classes(plan_folder(path, split_seed, saved=saved), classes)
-    return with_classes(plan_table(path, split_seed, saved=saved), classes)
+        plan = plan_source(name, data_roots(data), split_seed, saved=saved, fold=part)
+    elif path.is_dir():
+        plan = plan_folder(path, split_seed, saved=saved, fold=part)
+    else:
+        plan = plan_table(path, split_seed, saved=saved, fold=part)
+    return with_classes(plan, classes)

@@ -17,6 +17,7 @@ from sodap.errors import SodapError
 from sodap.streams.augmentation import Augmentation
 from sodap.streams.catalogue import find_source, locate, read_source
 from sodap.streams.class_names import DoubtfulClass, doubtful_classes, parse_classes, similar
+from sodap.streams.folds import Fold
 from sodap.streams.items import SPLITS, Item, PlannedDomain, SkippedFile, Source, relative
 from sodap.streams.names import printable
 from sodap.streams.paper_lists import match_list, read_list_rows, read_paper_lists
@@ -94,12 +95,14 @@ def plan_protocol(
     lists: Path | None = None,
     saved: Sequence[SplitRow] | None = None,
     shared: bool = False,
+    fold: Fold | None = None,
 ) -> Plan:
     """Apply a protocol to the data sets below `roots`.
 
     `lists` is a folder with the lists that the paper's authors published, `saved` are the splits
     of an earlier plan. Either one fixes which images a domain has, so nothing is undersampled.
-    With `shared`, groups of the same name in two data sets are one group.
+    With `shared`, groups of the same name in two data sets are one group. `fold` chooses the test
+    images of domains without given splits.
     """
     if isinstance(protocol, str):
         protocol = find_protocol(protocol)
@@ -135,7 +138,7 @@ def plan_protocol(
         if not domain.splits and not domain.learned:
             domain = replace(domain, splits=("test",) * len(domain.items))
         domains.append(domain)
-    domains = _assign(domains, protocol.fractions, seed, protocol.grouped, differences)
+    domains = _assign(domains, protocol.fractions, seed, protocol.grouped, differences, fold)
     for spec, domain in zip(protocol.domains, domains, strict=True):
         differences += _unexpected(protocol, spec, domain)
     return Plan(
@@ -176,13 +179,18 @@ def _assign(
     seed: int,
     grouped: bool,
     differences: list[str],
+    fold: Fold | None,
 ) -> list[PlannedDomain]:
     """Assign the splits that are missing, and note where groups make them uneven."""
     assigned: dict[str, PlannedDomain] = {}
     for origin in dict.fromkeys(domain.origin for domain in domains):
         own = [domain for domain in domains if domain.origin == origin]
-        done = assign_splits(own, fractions, seed, grouped=grouped)
+        done = assign_splits(own, fractions, seed, grouped=grouped, fold=fold)
         assigned |= {domain.name: domain for domain in done}
+    if fold is not None:
+        rest = fractions[0] + fractions[1]
+        train, val = (part / rest * (fold.of - 1) for part in fractions[:2])
+        fractions = (train, val, 1.0)
     for domain in domains:
         if not domain.splits:
             differences += _uneven(assigned[domain.name], fractions)
@@ -258,7 +266,12 @@ def _unexpected(protocol: Protocol, spec: DomainSpec, domain: PlannedDomain) -> 
 
 
 def plan_source(
-    name: str, roots: Sequence[Path], seed: int = 0, *, saved: Sequence[SplitRow] | None = None
+    name: str,
+    roots: Sequence[Path],
+    seed: int = 0,
+    *,
+    saved: Sequence[SplitRow] | None = None,
+    fold: Fold | None = None,
 ) -> Plan:
     """Plan a data set without a protocol: its domains in the order of their names, s2 before s10.
 
@@ -268,7 +281,7 @@ def plan_source(
     items = [replace(item, split=None) for item in read_source(name, roots)]
     items.sort(key=lambda item: _numbers_as_numbers(item.domain or ""))
     root = locate(source, roots)
-    plan = _plan_own(source.name, items, root, seed, saved)
+    plan = _plan_own(source.name, items, root, seed, saved, fold)
     return replace(
         plan,
         classes=source.classes,
@@ -286,21 +299,33 @@ def _numbers_as_numbers(name: str) -> list[tuple[int, str]]:
 # ------------------------------------------------------------------ a user's own files
 
 
-def plan_folder(root: Path, seed: int = 0, *, saved: Sequence[SplitRow] | None = None) -> Plan:
+def plan_folder(
+    root: Path,
+    seed: int = 0,
+    *,
+    saved: Sequence[SplitRow] | None = None,
+    fold: Fold | None = None,
+) -> Plan:
     """Plan a folder DOMAIN/CLASS/image; domains in the order of their names."""
     items = read_folder(root)
     if not items:
         raise SodapError(f"{root} holds no images in DOMAIN/CLASS/image")
     items.sort(key=lambda item: item.domain or "")
-    return _plan_own(printable(root.resolve().name), items, root, seed, saved)
+    return _plan_own(printable(root.resolve().name), items, root, seed, saved, fold)
 
 
-def plan_table(file: Path, seed: int = 0, *, saved: Sequence[SplitRow] | None = None) -> Plan:
+def plan_table(
+    file: Path,
+    seed: int = 0,
+    *,
+    saved: Sequence[SplitRow] | None = None,
+    fold: Fold | None = None,
+) -> Plan:
     """Plan a table of images; domains in the order in which they first appear."""
     items = read_table(file)
     if not items:
         raise SodapError(f"{file} lists no images")
-    return _plan_own(printable(file.stem), items, file.parent, seed, saved)
+    return _plan_own(printable(file.stem), items, file.parent, seed, saved, fold)
 
 
 def with_classes(plan: Plan, classes: str | Sequence[str] | None) -> Plan:
@@ -342,6 +367,7 @@ def _plan_own(
     root: Path | None,
     seed: int,
     saved: Sequence[SplitRow] | None,
+    fold: Fold | None,
 ) -> Plan:
     """Keep the user's splits; split domains that have none 8 : 1 : 1 by group."""
     parts: dict[str, list[Item]] = {}
@@ -359,8 +385,13 @@ def _plan_own(
         if saved is not None:
             domain = _with_saved(domain, saved, differences)
         elif any(item.split is not None for item in own):
+            if fold is not None:
+                raise SodapError(
+                    f"the images of '{part}' come with splits, which folds would replace; run it "
+                    f"without folds, or remove its splits"
+                )
             domain = replace(domain, splits=tuple(given_splits(own)))
         domains.append(domain)
-    domains = _assign(domains, EIGHT_ONE_ONE, seed, True, differences)
+    domains = _assign(domains, EIGHT_ONE_ONE, seed, True, differences, fold)
     classes = tuple(sorted({item.label for item in items}))
     return Plan(name, classes, tuple(domains), differences=tuple(differences), confirmed=False)

@@ -17,6 +17,7 @@ from typing import Literal
 from sodap.errors import SodapError
 from sodap.randomness import Randomness
 from sodap.storage import write_bytes
+from sodap.streams.folds import Fold, assign_folds
 from sodap.streams.items import SPLITS, Item, PlannedDomain, relative
 from sodap.streams.names import is_utf8, printable
 
@@ -28,7 +29,12 @@ Fractions = tuple[float, float, float]
 
 
 def assign_splits(
-    domains: Sequence[PlannedDomain], fractions: Fractions, seed: int, *, grouped: bool
+    domains: Sequence[PlannedDomain],
+    fractions: Fractions,
+    seed: int,
+    *,
+    grouped: bool,
+    fold: Fold | None = None,
 ) -> list[PlannedDomain]:
     """Assign the images of all domains without splits; domains with splits stay as they are.
 
@@ -39,6 +45,9 @@ def assign_splits(
     Splits are stratified by domain and label. If no group mixes labels or domains, every split is
     within one group of its share of each class. A class of a domain with at least as many groups
     as there are splits is in every split, even if its share is less than one group.
+
+    With a `fold`, its images are the test split (see `sodap.streams.folds`), and `fractions` decide
+    about train and val only.
     """
     shares = _normalise(fractions)
     units: dict[Unit, list[tuple[int, int]]] = defaultdict(list)
@@ -53,7 +62,14 @@ def assign_splits(
         for unit in shuffled
     }
     fixed = _known_splits(domains) if grouped else {}
-    assigned = _assign_units(strata, shares, {u: fixed[u] for u in shuffled if u in fixed})
+    fixed = {unit: fixed[unit] for unit in shuffled if unit in fixed}
+    tested: dict[Unit, str] = {}
+    if fold is not None:
+        folds = assign_folds({u: strata[u] for u in shuffled if u not in fixed}, fold.of)
+        tested = {unit: "test" for unit, number in folds.items() if number == fold.number}
+        strata = {unit: counts for unit, counts in strata.items() if unit not in tested}
+        shares = _normalise((fractions[0], fractions[1], 0))
+    assigned = tested | _assign_units(strata, shares, fixed)
     return [
         domain
         if domain.splits
