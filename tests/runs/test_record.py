@@ -91,7 +91,8 @@ def test_every_kept_result_can_be_read_and_kept_again() -> None:
             }
         config = on_disk["config"]
         config["training"]["cuda_graphs"] = config["training"].pop("record_steps")  # renamed
-        new = {"groups": "separate", "classes": None, "skip_unreadable": False}  # defaults
+        new: dict[str, object] = {"groups": "separate", "classes": None}  # defaults
+        new |= {"skip_unreadable": False, "fold": None}
         assert kept["config"] == new | config
 
 

@@ -40,7 +40,7 @@ class DomainAnswers:
     @property
     def right(self) -> NDArray[np.bool_]:
         """Which answers are right, `[T, N]`."""
-        return self.answers == self.labels
+        return np.equal(self.answers, self.labels)
 
     def confusions(self, classes: int) -> list[Ints]:
         """A confusion matrix `[C, C]` after each stage."""
@@ -130,10 +130,10 @@ def scores(answers: Answers, classes: int) -> dict[str, float]:
 
 def _ratio(part: Floats, whole: Floats) -> Floats:
     """`part / whole`, and 0 where there is nothing."""
-    return part / np.maximum(whole, 1)
+    return np.divide(part, np.maximum(whole, 1))
 
 
 def _mean_present(part: Floats, whole: Floats) -> Floats:
     """Mean of `part / whole` over the last axis, where `whole` is not 0."""
     present = (whole > 0).sum(-1)
-    return _ratio(part, whole).sum(-1) / np.maximum(present, 1)
+    return np.divide(_ratio(part, whole).sum(-1), np.maximum(present, 1))
