@@ -79,11 +79,14 @@ def keep(places: Sequence[str], commit: str | None = None) -> list[Path]:
         content = as_json(kept(record, commit).model_dump(mode="json"))
         if len(content) > MAX_BYTES:
             raise SystemExit(f"the result of {record.row} is larger than {MAX_BYTES} bytes")
-        files.append(folder / f"{record.row}-s{config.seed}.json")
+        fold = "" if config.fold is None else f" fold {config.fold}"
+        name = f"{record.row}{fold}".replace(" fold ", "-f").replace("/", "of")
+        files.append(folder / f"{name}-s{config.seed}.json")
         write_bytes(files[-1], content)
         found = searches.setdefault(folder / "search.json", {})
-        if found.setdefault(config.method, record.search) != record.search:
-            raise SystemExit(f"the runs of {config.method} have different searches")
+        searched = f"{config.method}{fold}"
+        if found.setdefault(searched, record.search) != record.search:
+            raise SystemExit(f"the runs of {searched} have different searches")
     for file, found in searches.items():
         known = read_searches(file) | found
         chosen = {name: s.model_dump(mode="json") for name, s in sorted(known.items()) if s}

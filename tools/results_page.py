@@ -15,7 +15,7 @@ from sodap.grids.variants import read_entry
 from sodap.reporting import METRICS, Result, StreamTable, as_markdown, conclusion
 from sodap.reporting.tables.comparability import differing_settings, mixed_rows
 from sodap.reporting.tables.formats import markdown_table
-from sodap.reporting.tables.stream_table import CONSTANT, MAIN
+from sodap.reporting.tables.stream_table import CONSTANT
 from sodap.reporting.tables.table import Cell, difference_cell
 from sodap.runs.record import RunRecord, SearchInfo
 from tools import results
@@ -24,8 +24,6 @@ BEGIN, END = "<!-- effects: written by tools.results -->", "<!-- end of effects 
 """Lines of docs/methods.md around the text of `effects`."""
 COMPARED = ("average_accuracy", "average_forgetting", "final_average", "backward_transfer")
 SUMMARISED = COMPARED[:3]
-REFERENCE = "rp-ridge"
-"""Closed-form method on random features, which every trained method should beat."""
 
 
 # ---------------------------------------------------------------------- results/summary.json
@@ -155,21 +153,20 @@ def section(stream: str, table: StreamTable) -> list[str]:
         "",
         as_markdown(table, list(METRICS.values()), None).rstrip(),
     ]
-    wanted = dict.fromkeys([MAIN, REFERENCE, *table.ranked[:1]])
-    for first in (method for method in wanted if method in table.methods):
-        lines += ["", differences(table, first)]
+    reference = table.reference()  # the text above is about the same differences
+    if reference is not None:
+        lines += ["", differences(table, reference)]
     return [*lines, *chosen(stream), "", "Commands:", "", *commands(records)]
 
 
-def differences(table: StreamTable, first: str) -> str:
-    """`first` minus every other method, paired by seed."""
-    others = [method for method in table.methods if method != first]
-    columns = [table.differences([(first, other) for other in others], key) for key in COMPARED]
+def differences(table: StreamTable, reference: str) -> str:
+    """Every other method minus the reference."""
+    families = [table.family(reference, key) for key in COMPARED]
     rows = [
-        [Cell(f"`{other}`"), *map(difference_cell, found)]
-        for other, *found in zip(others, *columns, strict=True)
+        [Cell(f"`{other}`"), *(difference_cell(family[other]) for family in families)]
+        for other in families[0]
     ]
-    heads = [f"`{first}` minus", *(METRICS[key].title for key in COMPARED)]
+    heads = [f"minus `{reference}`", *(METRICS[key].title for key in COMPARED)]
     return markdown_table(heads, rows).rstrip()
 
 

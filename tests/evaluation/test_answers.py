@@ -9,8 +9,8 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from scipy.stats import binomtest
-from sklearn.metrics import (  # type: ignore[import-untyped]
+from scipy.stats import binomtest  # type: ignore[import-untyped]
+from sklearn.metrics import (
     accuracy_score,
     balanced_accuracy_score,
     f1_score,

@@ -452,3 +452,27 @@ def test_older_search_files_are_read(tmp_path: Path) -> None:
     path = tmp_path / "stripes" / "sequential" / "search.json"
     path.write_text(json.dumps(json.loads(path.read_text()) | {"environment": {}}))
     assert run_grid(grid).finished == 1
+
+
+def test_folds_have_runs_and_searches_of_their_own(tmp_path: Path) -> None:
+    for domain in ("one", "two"):
+        for label in ("cat", "dog"):
+            for number in range(8):
+                path = tmp_path / "pets" / domain / label / f"{number}.png"
+                path.parent.mkdir(parents=True, exist_ok=True)
+                Image.fromarray(np.full((8, 8, 3), 9 * number, np.uint8)).save(path)
+    out = tmp_path / "out"
+    changes = [*QUICK, "epochs=1"]
+    grid = Grid([str(tmp_path / "pets")], ["sequential"], range(1), out, changes, jobs=0, folds=2)
+    summary = run_grid(grid)
+    assert (summary.done, summary.failures) == (2, {})
+    homes = [out / "pets" / f"fold-{number}-of-2" / "sequential" for number in (1, 2)]
+    assert all((home / "search.json").is_file() for home in homes)
+    records = [read_record(home / "s0" / "record.json") for home in homes]
+    assert [each.config.fold for each in records] == ["1/2", "2/2"]
+    assert [sum(d.counts.test) for each in records for d in each.stream.domains] == [8] * 4
+    assert run_grid(grid).finished == 2
+    with pytest.raises(SodapError, match="--folds"):
+        replace(grid, changes=["fold=1/2"]).check()
+    with pytest.raises(SodapError, match="without folds"):
+        replace(grid, streams=["stripes"]).check()

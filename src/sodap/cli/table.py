@@ -56,6 +56,11 @@ def show_tables(
     columns = find_metrics(metrics)
     results, unfinished = load_results(places)
     tables = make_tables(results)
+    if not tables:
+        raise SodapError("no method has finished runs of all folds; finish them first")
+    for table in tables:
+        if table.left_out:
+            print(f"sodap: left out, folds missing: {', '.join(table.left_out)}", file=sys.stderr)
     if unfinished:
         print(f"sodap: left out {plural(unfinished, 'unfinished run')}", file=sys.stderr)
     for row, keys in mixed_rows(results).items():
@@ -99,11 +104,12 @@ def _show(
         )
         recalls = recall_markdown(table)
         print(f"### {table.title}\n\n{content}")
-        print(f"{recalls}\n{conclusion(table)}" if recalls else conclusion(table))
+        words = conclusion(table, against)
+        print(f"{recalls}\n{words}" if recalls else words)
     else:
         console.print(f"[bold]{escape(table.title)}[/]", highlight=False)
         parts = runs_as_text(table, columns) if each_seed else as_text(table, columns, against)
         for part in (*parts, *recall_text(table)):
             console.print(part)
             console.print()
-        console.print(conclusion(table).replace("`", ""), highlight=False, markup=False)
+        console.print(conclusion(table, against).replace("`", ""), highlight=False, markup=False)

@@ -136,4 +136,4 @@ def _ratio(part: Floats, whole: Floats) -> Floats:
 def _mean_present(part: Floats, whole: Floats) -> Floats:
     """Mean of `part / whole` over the last axis, where `whole` is not 0."""
     present = (whole > 0).sum(-1)
-    return np.divide(_ratio(part, whole).sum(-1), np.maximum(present, 1))
+    return _ratio(_ratio(part, whole).sum(-1), present.astype(np.float64))

@@ -128,7 +128,7 @@ class LoadedRun:
         if self.splits and other.splits:
             tests = ([r for r in run.splits if r.split == "test"] for run in (self, other))
             return one.stream.classes == two.stream.classes and next(tests) == next(tests)
-        keys = ("stream", "split_seed", "splits")
+        keys = ("stream", "split_seed", "splits", "fold")
         return one.stream == two.stream and all(
             getattr(one.config, key) == getattr(two.config, key) for key in keys
         )

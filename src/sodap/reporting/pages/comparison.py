@@ -56,7 +56,7 @@ def comparison_sections(
     """
     learned = [run for run in runs if run.stages]
     tables = make_tables(
-        Result.of(run.record, run.folder, run.name) for run in learned if run.finished
+        Result.of(run.record, run.folder, _row(run)) for run in learned if run.finished
     )
     sections = [Section("runs", "All runs", list(_all_runs(runs)))]
     if tables:
@@ -74,6 +74,11 @@ def comparison_sections(
         sections.append(Section("matrices", "Side by side", last))
     sections = [section for section in sections if section.blocks]
     return [*sections, _problems(runs), _commands(runs)]
+
+
+def _row(run: LoadedRun) -> str:
+    """Row of a table; the folds of a run are one row, even if their searches chose differently."""
+    return run.name if run.record.config.fold is None else run.record.row
 
 
 # ------------------------------------------------------------------ methods and streams

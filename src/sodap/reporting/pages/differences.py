@@ -28,16 +28,15 @@ def differences(
 def differences_table(table: StreamTable, reference: str) -> Table:
     """Every method minus the reference, paired by seed."""
     others = [method for method in table.methods if method != reference]
-    pairs = [(method, reference) for method in others]
-    columns = [table.differences(pairs, metric.key) for metric in COMPARED]
-    seeds = [len(table.common_seeds(*pair)) for pair in pairs]
-    rows = [
-        [method, number_cell(count), *map(difference_cell, found)]
-        for method, count, *found in zip(others, seeds, *columns, strict=True)
+    families = [table.family(reference, metric.key) for metric in COMPARED]
+    seeds = [len(table.common_seeds(method, reference)) for method in others]
+    rows: list[Row] = [
+        [method, number_cell(count), *(difference_cell(each[method]) for each in families)]
+        for method, count in zip(others, seeds, strict=True)
     ]
     how = (
-        "with 95 % Student's t intervals over seeds; bold as in `sodap table`: more than the noise "
-        "between seeds, corrected for all differences of a column (Holm)"
+        f"with a {table.intervals}; bold as in `sodap table`: more than {table.noise}, corrected "
+        f"for all differences of a column (Holm)"
         if max(seeds) >= MIN_SEEDS
         else f"without intervals, since fewer than {MIN_SEEDS} seeds are in common"
     )
@@ -64,8 +63,7 @@ def _by_image(
         if method != reference
     ):
         yield Paragraph(
-            "These intervals are over seeds. A report of the runs of one seed has intervals over "
-            "test images.",
+            "A report of the runs of one seed has intervals over test images.",
             "note",
         )
         return

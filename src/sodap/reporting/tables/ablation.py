@@ -106,7 +106,7 @@ def _json(ablation: Ablation, table: StreamTable) -> dict[str, Any]:
         "changes": list(ablation.changes),
         "config": ablation.config(FULL).model_dump(mode="json"),
         "seeds": list(ablation.seeds),
-        "intervals": "Student's t over seeds, 95 %",
+        "intervals": table.intervals,
         "constant": {"answer": table.constant_class, **table.constant},
         "rows": [
             {

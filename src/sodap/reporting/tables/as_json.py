@@ -10,9 +10,6 @@ from sodap.reporting.tables.conclusion import conclusion
 from sodap.reporting.tables.metrics import Metric
 from sodap.reporting.tables.stream_table import StreamTable
 
-INTERVALS = "Student's t over seeds, 95 %"
-"""The only kind of interval in the file."""
-
 
 def as_json_content(
     tables: Sequence[StreamTable],
@@ -21,35 +18,28 @@ def as_json_content(
 ) -> dict[str, Any]:
     """Content of a JSON file with all tables."""
     return {
-        "intervals": INTERVALS,
+        "intervals": "Student's t over seeds, 95 %",
         "tables": [_table(table, metrics, against(table)) for table in tables],
     }
 
 
 def _table(table: StreamTable, metrics: Sequence[Metric], against: str | None) -> dict[str, Any]:
-    others = [method for method in table.methods if method != against]
     differences: dict[str, dict[str, PairedDifference | None]] = {
-        metric.key: dict(
-            zip(
-                others,
-                table.differences([(method, against) for method in others], metric.key),
-                strict=True,
-            )
-        )
-        if against is not None
-        else {}
+        metric.key: {} if against is None else table.family(against, metric.key)
         for metric in metrics
     }
     return {
         "stream": table.stream,
         "backbone": table.backbone,
         "domains": list(table.domains),
+        "folds": table.folds,
         "against": against,
+        "difference_intervals": table.intervals,
         "constant": {
             "answer": table.constant_class,
             **{metric.key: table.constant.get(metric.key) for metric in metrics},
         },
-        "conclusion": conclusion(table).replace("`", ""),
+        "conclusion": conclusion(table, against).replace("`", ""),
         "rows": [
             {
                 "method": method,

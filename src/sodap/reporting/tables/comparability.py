@@ -41,11 +41,12 @@ def _flat(settings: Mapping[str, Any], prefix: str) -> Iterable[tuple[str, Any]]
 
 def mixed_rows(results: Iterable[Result]) -> dict[str, list[str]]:
     """Settings besides the seed in which runs of one row differ: `ROW on STREAM` -> keys."""
-    first: dict[tuple[str, str], RunRecord] = {}
+    first: dict[tuple[str, str, str | None], RunRecord] = {}
     found: dict[str, set[str]] = {}
     for result in results:
         name = f"{result.row} on {result.record.stream.name}"
-        one = first.setdefault((name, result.backbone), result.record)
+        place = name, result.backbone, result.record.config.fold
+        one = first.setdefault(place, result.record)
         if keys := differing_settings(one, result.record):
             found.setdefault(name, set()).update(keys)
     return {name: sorted(keys) for name, keys in found.items()}
@@ -115,6 +116,7 @@ def _splits(runs: Mapping[str, Result]) -> dict[str, Settings]:
         row: {
             "split_seed": _with_text(run.record.config.split_seed),
             "splits": _with_text(run.record.config.splits),
+            "fold": _with_text(run.record.config.fold),
         }
         for row, run in runs.items()
     }

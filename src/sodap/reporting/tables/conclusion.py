@@ -2,28 +2,32 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 from sodap.evaluation import PairedDifference
 from sodap.formats import format_score, plural
 from sodap.reporting.tables.metrics import METRICS
-from sodap.reporting.tables.stream_table import MAIN, StreamTable, sees_all_domains
+from sodap.reporting.tables.stream_table import StreamTable, sees_all_domains
 
 ACCURACY, FORGETTING, FINAL = "average_accuracy", "average_forgetting", "final_average"
 
 
-def conclusion(table: StreamTable) -> str:
-    """What a table shows; methods are set between backticks."""
-    ranked = table.ranked
-    found = table.differences([(ranked[0], other) for other in ranked[1:]], ACCURACY)
-    to_best = dict(zip(ranked[1:], found, strict=True))
+def conclusion(table: StreamTable, against: str | None = None) -> str:
+    """What a table shows; methods are set between backticks.
+
+    Only differences to the reference of the table are tested, in words as in cells.
+    """
+    reference = table.reference(against)
+    family = {} if reference is None else table.family(reference, ACCURACY)
     sentences = [
         warning(table),
-        *_best(table, to_best),
-        _least_forgetting(table),
+        *_best(table, reference, family),
+        _least_forgetting(table, reference),
         _constant(table),
         _never_found(table),
         *_upper_bound(table),
         _incomplete(table),
-        _about_p(to_best),
+        _about_p(table, family),
         "Variants (@) are not ranked." if table.variants else "",
     ]
     return " ".join(sentence for sentence in sentences if sentence)
@@ -36,32 +40,36 @@ def warning(table: StreamTable) -> str:
     return f"Warning: the methods ran with different settings: {'; '.join(table.unequal)}."
 
 
-Differences = dict[str, PairedDifference | None]
-"""Best method minus each other ranked method."""
+Differences = Mapping[str, PairedDifference | None]
+"""Every other method minus the reference."""
 
 
-def _best(table: StreamTable, to_best: Differences) -> list[str]:
+def _best(table: StreamTable, reference: str | None, family: Differences) -> list[str]:
     ranked = table.ranked
     if not ranked:
         return []
-    best = f"`{ranked[0]}` has the highest AvgACC, {_mean(table, ranked[0], ACCURACY)}."
+    best = ranked[0]
+    sentences = [f"`{best}` has the highest AvgACC, {_mean(table, best, ACCURACY)}."]
     if len(ranked) == 1:
-        return [best, "There is no other method to compare it with."]
-    sentences = [best, f"The next is `{ranked[1]}`, {_lower(to_best[ranked[1]])}."]
-    if MAIN in ranked[2:]:
-        place = f"`{MAIN}` is number {ranked.index(MAIN) + 1} of {len(ranked)}"
-        sentences.append(f"{place}, {_lower(to_best[MAIN])}.")
+        return [*sentences, "There is no other method to compare it with."]
+    if best == reference:
+        return [*sentences, f"The next is `{ranked[1]}`, {_lower(table, family[ranked[1]], -1)}."]
+    if ranked[1] != reference:
+        sentences.append(f"The next is `{ranked[1]}`, {_mean(table, ranked[1], ACCURACY)}.")
+    if reference in ranked:
+        place = f"`{reference}` is number {ranked.index(reference) + 1} of {len(ranked)}"
+        sentences.append(f"{place}, {_lower(table, family[best], 1)}.")
     return sentences
 
 
-def _lower(found: PairedDifference | None) -> str:
-    """How much lower a method is than the best."""
+def _lower(table: StreamTable, found: PairedDifference | None, sign: int) -> str:
+    """How much lower a method is than the best: a difference, or with sign -1 its opposite."""
     if found is None:
         return "which has no seed in common with it"
-    return f"{_size(found)} lower{_noise(found)}"
+    return f"{_size(found, sign)} lower{_noise(table, found)}"
 
 
-def _least_forgetting(table: StreamTable) -> str:
+def _least_forgetting(table: StreamTable, reference: str | None) -> str:
     means = {m: found.mean for m in table.ranked if (found := table.mean(m, FORGETTING))}
     if len(means) < 2:
         return ""
@@ -69,12 +77,12 @@ def _least_forgetting(table: StreamTable) -> str:
     names = " and ".join(f"`{method}`" for method in least)
     verb = "forgets" if len(least) == 1 else "forget"
     sentence = f"{names} {verb} least, AvgF {format_score(means[least[0]])}"
-    if MAIN in means and MAIN not in least:
-        others = [method for method in means if method != MAIN]
-        differences = table.differences([(MAIN, other) for other in others], FORGETTING)
-        more = differences[others.index(least[0])]
+    if chance := table.mean(least[0], "forgetting_by_chance"):
+        sentence += f" ({format_score(chance.mean)} by chance)"
+    if reference in means and reference not in least:
+        more = table.family(reference, FORGETTING)[least[0]]
         if more is not None:
-            sentence += f"; `{MAIN}` forgets {_size(more)} more{_noise(more)}"
+            sentence += f"; `{reference}` forgets {_size(more, -1)} more{_noise(table, more)}"
     return f"{sentence}."
 
 
@@ -132,30 +140,35 @@ def _mean(table: StreamTable, method: str, metric: str) -> str:
     return format_score(found.mean if found else None)
 
 
-def _size(found: PairedDifference) -> str:
+def _size(found: PairedDifference, sign: int) -> str:
+    """A difference, or with sign -1 its opposite, and its interval."""
     if found.low is None or found.high is None:
-        return format_score(found.mean)
-    return f"{format_score(found.mean)} ({found.low:.3f} to {found.high:.3f})"
+        return format_score(sign * found.mean)
+    low, high = sorted([sign * found.low, sign * found.high])
+    return f"{format_score(sign * found.mean)} ({low:.3f} to {high:.3f})"
 
 
-def _noise(found: PairedDifference) -> str:
-    """How the difference compares with the noise between seeds."""
+def _noise(table: StreamTable, found: PairedDifference) -> str:
+    """How the difference compares with noise."""
     if found.low is None:
         return f" (noise unknown with {plural(found.count, 'common seed')})"
     if found.p is None:
         return " (the same for every seed, so the noise is unknown)"
     p = "p < 0.001" if found.p < 0.001 else f"p = {found.p:.3f}"
     if found.significant:
-        return f", more than the noise between seeds ({p})"
+        return f", more than {table.noise} ({p})"
     if found.sign:
         return f", which can be chance among so many comparisons ({p})"
-    return f", within the noise between seeds ({p})"
+    return f", within {table.noise} ({p})"
 
 
-def _about_p(to_best: Differences) -> str:
+def _about_p(table: StreamTable, family: Differences) -> str:
     """Which p values the sentences give; empty if they give none."""
-    count = sum(found is not None and found.p is not None for found in to_best.values())
+    count = sum(found is not None and found.p is not None for found in family.values())
     if not count:
         return ""
+    test = "Student's t test, paired by seed"
+    if table.answers:
+        test = "bootstrap, paired by test image and seed"
     corrected = ", corrected for the comparisons of one method with all others (Holm)"
-    return f"P values: Student's t test, paired by seed{corrected if count > 1 else ''}."
+    return f"P values: {test}{corrected if count > 1 else ''}."

@@ -28,6 +28,8 @@ MAX_CLASSES = 12
 RECALL_LEGEND = "Recall of each class after the last stage, over all domains. Bold: never found."
 MAIN_METRICS = ("average_accuracy", "average_forgetting", "final_average")
 """Metrics of the first table on a narrow terminal."""
+MOST_COLUMNS = 5
+"""Most metrics of each further table."""
 
 
 def method_rows(
@@ -35,11 +37,7 @@ def method_rows(
 ) -> list[list[Cell]]:
     """Rows of method, seeds, all metrics, and the difference to `against` in the first metric."""
     best = {metric.key: table.winners(metric) for metric in metrics}
-    others = [method for method in table.methods if method != against]
-    gaps = {}
-    if against is not None:
-        pairs = [(method, against) for method in others]
-        gaps = dict(zip(others, table.differences(pairs, metrics[0].key), strict=True))
+    gaps = {} if against is None else table.family(against, metrics[0].key)
     rows = []
     for method in table.methods:
         row = [Cell(method), Cell(str(len(table.seeds(method))))]
@@ -50,6 +48,12 @@ def method_rows(
     constant = [Cell(metric.format(table.constant.get(metric.key))) for metric in metrics]
     ends = [Cell(MISSING)] if against is not None else []
     return [*rows, [Cell(CONSTANT), Cell(MISSING), *constant, *ends]]
+
+
+def shown(table: StreamTable, metrics: Sequence[Metric]) -> list[Metric]:
+    """The metrics without those that no run has, such as answers of earlier versions."""
+    known = [m for m in metrics if any(table.mean(row, m.key) for row in table.methods)]
+    return known or list(metrics)
 
 
 def method_heads(metrics: Sequence[Metric], against: str | None) -> list[str]:
@@ -64,8 +68,8 @@ def legend(table: StreamTable, metrics: Sequence[Metric], against: str) -> str:
     if not enough and not any(table.winners(metric) for metric in metrics):
         return f"Fewer than {MIN_SEEDS} seeds in common: no intervals, and nothing is bold."
     return (
-        "In brackets: 95 % Student's t interval over seeds. Bold: the best of a column, and a "
-        "difference that is more than the noise between seeds."
+        f"In brackets: {table.intervals}. Bold: the best of a column, and a difference that is "
+        f"more than {table.noise}, corrected for all differences of the column (Holm)."
     )
 
 
@@ -78,6 +82,7 @@ def as_text(
     table: StreamTable, metrics: Sequence[Metric], against: str | None
 ) -> list[TextTable | Text]:
     """Tables for a terminal of 80 columns: the main metrics, then the others, then a legend."""
+    metrics = shown(table, metrics)
     notes = [Text(meanings(metrics), "dim")]
     if against is not None:
         notes.insert(0, Text(legend(table, metrics, against)))
@@ -91,7 +96,8 @@ def narrow(metrics: Sequence[Metric]) -> list[list[Metric]]:
     if len(metrics) <= len(MAIN_METRICS):
         return [list(metrics)]
     first = [metric for metric in metrics if metric.key in MAIN_METRICS] or list(metrics[:3])
-    return [first, [metric for metric in metrics if metric not in first]]
+    rest = [metric for metric in metrics if metric not in first]
+    return [first, *(rest[at : at + MOST_COLUMNS] for at in range(0, len(rest), MOST_COLUMNS))]
 
 
 def _method_table(table: StreamTable, metrics: Sequence[Metric], against: str | None) -> TextTable:
@@ -150,6 +156,7 @@ def text_table(heads: Sequence[str], rows: Sequence[Sequence[Cell]]) -> TextTabl
 
 
 def as_markdown(table: StreamTable, metrics: Sequence[Metric], against: str | None) -> str:
+    metrics = shown(table, metrics)
     heads = method_heads(metrics, f"`{against}`" if against else None)
     rows = [[markdown_name(row[0].text), *row[1:]] for row in method_rows(table, metrics, against)]
     text = markdown_table(heads, rows)
@@ -170,6 +177,7 @@ def markdown_table(heads: Sequence[str], rows: Sequence[Sequence[Cell]]) -> str:
 
 
 def as_latex(table: StreamTable, metrics: Sequence[Metric], against: str | None) -> str:
+    metrics = shown(table, metrics)
     heads = method_heads(metrics, against)
     return latex_table(table.title, heads, method_rows(table, metrics, against))
 

@@ -4,10 +4,19 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
+from statistics import mean
 from typing import Literal
 
+import numpy as np
+
 from sodap.errors import SodapError
-from sodap.evaluation import SeedMean
+from sodap.evaluation import (
+    SeedMean,
+    balanced_accuracy,
+    forgetting_by_chance,
+    rarest_class,
+    recall_per_class,
+)
 from sodap.formats import MISSING, format_bytes, format_count, format_score
 from sodap.runs.record import RunRecord
 
@@ -60,14 +69,38 @@ def _macro_f1(record: RunRecord) -> float | None:
     return None if record.metrics.macro_f1 is None else record.metrics.macro_f1.final_average
 
 
+def _balanced(record: RunRecord) -> float | None:
+    """Mean recall over classes after the last stage, averaged over the learned domains."""
+    if not record.confusions:
+        return None
+    learned = record.confusions[-1][: len(record.confusions)]
+    return mean(balanced_accuracy(np.array(matrix)) for matrix in learned)
+
+
+def _rarest_recall(record: RunRecord) -> float | None:
+    """Recall of the class with the fewest test images, over the learned domains."""
+    if not record.confusions:
+        return None
+    total = np.sum(np.array(record.confusions[-1][: len(record.confusions)]), axis=0)
+    rarest = rarest_class([total.sum(1).tolist()])
+    return None if rarest is None else recall_per_class(total)[rarest]
+
+
+def _by_chance(record: RunRecord) -> float | None:
+    return forgetting_by_chance(record.single_answers) if record.answers else None
+
+
 METRICS: Mapping[str, Metric] = {
     metric.key: metric
     for metric in (
         Metric("average_accuracy", "AvgACC", 1, _accuracy("average_accuracy")),
         Metric("average_forgetting", "AvgF", -1, _accuracy("average_forgetting")),
+        Metric("forgetting_by_chance", "AvgF by chance", 0, _by_chance, short="by chance"),
         Metric("final_average", "final", 1, _accuracy("final_average")),
         Metric("backward_transfer", "BWT", 1, _accuracy("backward_transfer")),
+        Metric("balanced_accuracy", "balanced", 1, _balanced),
         Metric("macro_f1", "macro-F1", 1, _macro_f1),
+        Metric("rarest_recall", "rarest class", 1, _rarest_recall, short="rarest"),
         Metric("trainable_parameters", "trainable", 0, _trainable, "count"),
         Metric("stored_bytes", "stored", 0, lambda r: r.stages[-1].stored_bytes, "bytes"),
         Metric("train_speed", "train images/s", 0, _speed("train"), "count", "train/s"),

@@ -8,8 +8,10 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from sodap.errors import SodapError
+from sodap.runs.pooling import pool_folds
 from sodap.runs.reading import read_record
 from sodap.runs.record import RunRecord
+from sodap.streams.folds import Fold
 
 
 @dataclass(frozen=True)
@@ -28,6 +30,12 @@ class Result:
         """Name and image size; a stream has one table for each backbone."""
         found = self.record.backbone
         return f"{found.name} at {found.image_size} pixels" if found else "unknown backbone"
+
+    @property
+    def fold(self) -> Fold | None:
+        """The fold of the run; None for the usual splits."""
+        text = self.record.config.fold
+        return None if text is None else Fold.parse(text)
 
     @classmethod
     def of(cls, record: RunRecord, folder: Path | None = None, row: str = "") -> Result:
@@ -54,6 +62,47 @@ def load_results(places: Iterable[Path]) -> tuple[list[Result], int]:
         more = f" ({unfinished} unfinished)" if unfinished else ""
         raise SodapError(f"found no finished run in {', '.join(map(str, places))}{more}")
     return results, unfinished
+
+
+def pool_results(results: Iterable[Result]) -> tuple[list[Result], list[str]]:
+    """Results in which the folds of each row and seed are one.
+
+    Also the runs that miss folds and are left out, such as `ridge seed 0 (3 of 5 folds)`.
+    """
+    found: list[Result] = []
+    parts: dict[tuple[str, int], dict[Fold, Result]] = {}
+    for result in results:
+        fold = result.fold
+        if fold is None:
+            found.append(result)
+            continue
+        own = parts.setdefault((result.row, result.record.config.seed), {})
+        other = own.setdefault(fold, result)
+        if other is not result:
+            raise two_runs(other, result)
+    incomplete: list[str] = []
+    for (row, seed), own in parts.items():
+        runs = [own[fold] for fold in sorted(own, key=lambda fold: fold.number)]
+        count = next(iter(own)).of
+        if len(runs) < count:
+            incomplete.append(f"{row} seed {seed} ({len(runs)} of {count} folds)")
+            continue
+        digests = [run.splits_digest for run in runs]
+        digest = hashlib.sha256("".join(map(str, digests)).encode()).hexdigest()
+        record = pool_folds([run.record for run in runs])
+        found.append(Result(record, row, runs[0].path, None if None in digests else digest))
+    return found, incomplete
+
+
+def two_runs(one: Result, other: Result) -> SodapError:
+    """The error for two results of the same row, seed and fold."""
+    config = one.record.config
+    paths = f" ({one.path} and {other.path})" if other.path else ""
+    fold = "" if config.fold is None else f" and fold {config.fold}"
+    return SodapError(
+        f"found two runs of {one.row} with seed {config.seed}{fold} on {one.record.stream.name}"
+        f"{paths}; a table takes one run per method and seed"
+    )
 
 
 def record_files(place: Path) -> list[Path]:

@@ -13,6 +13,7 @@ from sodap.reporting.tables.formats import (
     markdown_name,
     markdown_table,
     narrow,
+    shown,
     text_table,
 )
 from sodap.reporting.tables.metrics import Metric
@@ -42,17 +43,18 @@ def run_rows(table: StreamTable, metrics: Sequence[Metric]) -> list[list[Cell]]:
 
 def runs_as_text(table: StreamTable, metrics: Sequence[Metric]) -> list[TextTable]:
     """Tables for a terminal of 80 columns: the main metrics, then the others."""
-    return [
-        text_table(run_heads(some, short=True), run_rows(table, some)) for some in narrow(metrics)
-    ]
+    parts = narrow(shown(table, metrics))
+    return [text_table(run_heads(some, short=True), run_rows(table, some)) for some in parts]
 
 
 def runs_as_markdown(table: StreamTable, metrics: Sequence[Metric]) -> str:
+    metrics = shown(table, metrics)
     rows = [[markdown_name(row[0].text), *row[1:]] for row in run_rows(table, metrics)]
     return markdown_table(run_heads(metrics), rows)
 
 
 def runs_as_latex(table: StreamTable, metrics: Sequence[Metric]) -> str:
+    metrics = shown(table, metrics)
     return latex_table(table.title, run_heads(metrics), run_rows(table, metrics))
 
 

@@ -3,27 +3,36 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
+
+import numpy as np
+from numpy.typing import NDArray
 
 from sodap.errors import SodapError
 from sodap.evaluation import (
     MIN_SEEDS,
+    DomainAnswers,
     PairedDifference,
     SeedMean,
     accuracy,
+    balanced_accuracy,
+    bootstrap_difference,
     constant_answer,
     constant_confusions,
     holm,
     macro_f1,
     mean_over_seeds,
     paired_difference,
+    rarest_class,
+    resampled,
     summary,
 )
+from sodap.evaluation.answers import SCORES
 from sodap.methods import find_method, method_names
 from sodap.reporting.tables.comparability import unequal_settings
 from sodap.reporting.tables.metrics import METRICS, Metric
-from sodap.reporting.tables.results import Result
+from sodap.reporting.tables.results import Result, pool_results, two_runs
 from sodap.runs.record import RunRecord
 
 MAIN = "residual-sodap"
@@ -51,11 +60,43 @@ class StreamTable:
     recalls: Mapping[str, Mapping[str, Mapping[int, float]]] = field(default_factory=dict)
     """method -> class -> seed -> recall after the last stage, over the images of all domains.
 
-    Kept results have none."""
+    Kept results of earlier versions have none."""
+    answers: Mapping[tuple[str, int], Sequence[DomainAnswers]] = field(default_factory=dict)
+    """Answers to single images by method and seed.
+
+    Empty unless all runs have them, and the runs of a seed have the same test images."""
+    folds: int | None = None
+    """Number of folds that are pooled; None for runs without folds."""
+    left_out: Sequence[str] = ()
+    """Runs that miss folds."""
 
     @property
     def title(self) -> str:
-        return f"{self.stream}, {self.backbone}"
+        folds = f", {self.folds} folds" if self.folds else ""
+        return f"{self.stream}, {self.backbone}{folds}"
+
+    @cached_property
+    def drawn(self) -> Mapping[tuple[str, int], Mapping[str, NDArray[np.float64]]]:
+        """Scores of drawn test images by method and seed (see `sodap.evaluation.bootstrap`)."""
+        domains = [domain for run in self.answers.values() for domain in run]
+        classes = 1 + max(int(max(d.labels.max(), d.answers.max())) for d in domains)
+        found: dict[tuple[str, int], Mapping[str, NDArray[np.float64]]] = {}
+        for seed in sorted({seed for _, seed in self.answers}):  # each may have its own splits
+            runs = {key: run for key, run in self.answers.items() if key[1] == seed}
+            found |= resampled(runs, classes)
+        return found
+
+    @property
+    def intervals(self) -> str:
+        """What the intervals of differences are over, in words."""
+        if self.answers:
+            return "95 % bootstrap interval over test images, by patient or lesion, and over seeds"
+        return "95 % Student's t interval over seeds"
+
+    @property
+    def noise(self) -> str:
+        """What a difference may be due to, in words."""
+        return "the noise of test images and seeds" if self.answers else "the noise between seeds"
 
     @cached_property
     def methods(self) -> list[str]:
@@ -111,6 +152,12 @@ class StreamTable:
         seeds = sorted(one.keys() & other.keys())
         if not seeds:
             return None
+        if self.answers and metric in SCORES:
+            drawn = [
+                np.stack([self.drawn[row, seed][metric] for seed in seeds])
+                for row in (first, second)
+            ]
+            return bootstrap_difference(drawn[0], drawn[1])
         return paired_difference([one[seed] for seed in seeds], [other[seed] for seed in seeds])
 
     def differences(
@@ -118,6 +165,16 @@ class StreamTable:
     ) -> list[PairedDifference | None]:
         """`difference` of each pair, with p values corrected for all of them."""
         return holm([self.difference(first, second, metric) for first, second in pairs])
+
+    def family(self, reference: str, metric: str) -> dict[str, PairedDifference | None]:
+        """Every other row minus `reference`, with p values corrected for all of them.
+
+        This is the family of comparisons of a table: whatever says something about one of these
+        differences, in cells or in words, takes it from here.
+        """
+        others = [row for row in self.methods if row != reference]
+        pairs = [(row, reference) for row in others]
+        return dict(zip(others, self.differences(pairs, metric), strict=True))
 
     def best(self, metric: Metric) -> set[str]:
         """Ranked methods with the best mean, rounded to three digits."""
@@ -160,24 +217,28 @@ def sees_all_domains(method: str) -> bool:
 
 
 def make_tables(results: Iterable[Result]) -> list[StreamTable]:
-    """One table per stream and backbone."""
-    groups: dict[tuple[str, str], dict[str, dict[int, Result]]] = {}
+    """One table per stream, backbone and number of folds; none if no run has all its folds."""
+    groups: dict[tuple[str, str, int | None], list[Result]] = {}
     for result in results:
-        record = result.record
-        place = record.stream.name, result.backbone
-        runs = groups.setdefault(place, {}).setdefault(result.row, {})
-        other = runs.setdefault(record.config.seed, result)
-        if other is not result:
-            paths = f" ({other.path} and {result.path})" if result.path else ""
-            raise SodapError(
-                f"found two runs of {result.row} with seed {record.config.seed} on {place[0]}"
-                f"{paths}; a table takes one run per method and seed"
-            )
-    return [_table(*place, rows) for place, rows in groups.items()]
+        folds = result.fold.of if result.fold else None
+        place = result.record.stream.name, result.backbone, folds
+        groups.setdefault(place, []).append(result)
+    tables = []
+    for (stream, backbone, folds), own in groups.items():
+        pooled, incomplete = pool_results(own)
+        rows: dict[str, dict[int, Result]] = {}
+        for result in pooled:
+            other = rows.setdefault(result.row, {}).setdefault(result.record.config.seed, result)
+            if other is not result:
+                raise two_runs(other, result)
+        if rows:
+            table = _table(stream, backbone, rows)
+            tables.append(replace(table, folds=folds, left_out=incomplete))
+    return tables
 
 
 def _table(stream: str, backbone: str, rows: Mapping[str, Mapping[int, Result]]) -> StreamTable:
-    runs = [(row, result.record) for row, found in rows.items() for result in found.values()]
+    runs = [(row, result.record) for row, own in rows.items() for result in own.values()]
     scores: dict[str, dict[str, dict[int, float]]] = {
         row: {key: {} for key in METRICS} for row in rows
     }
@@ -197,8 +258,25 @@ def _table(stream: str, backbone: str, rows: Mapping[str, Mapping[int, Result]])
         constant_class,
         {row: record.config.method for row, record in runs if record.variant},
         unequal_settings(rows),
-        {row: _recalls(found) for row, found in rows.items()},
+        {row: _recalls(own) for row, own in rows.items()},
+        _answers(rows),
     )
+
+
+def _answers(
+    rows: Mapping[str, Mapping[int, Result]],
+) -> dict[tuple[str, int], Sequence[DomainAnswers]]:
+    """Answers of all runs; empty if they are not known, or not about the same images."""
+    found: dict[tuple[str, int], Sequence[DomainAnswers]] = {}
+    first: dict[int, Sequence[DomainAnswers]] = {}
+    for row, runs in rows.items():
+        for seed, result in runs.items():
+            own = found[row, seed] = result.record.single_answers
+            other = first.setdefault(seed, own)
+            if len(own) != len(other) or not all(map(DomainAnswers.same_images, own, other)):
+                return {}
+    stages = {len(own[0].answers) if own else 0 for own in found.values()}
+    return found if len(stages) == 1 and 0 not in stages else {}
 
 
 def _recalls(runs: Mapping[int, Result]) -> dict[str, dict[int, float]]:
@@ -219,7 +297,11 @@ def constant_scores(record: RunRecord) -> tuple[dict[str, float | None], str]:
     stages = len(record.R.accuracy)  # it learns nothing, so every row of R is the same
     answer = constant_answer(tests[:stages])
     confusions = constant_confusions(answer, tests)
-    scores = summary([[accuracy(matrix) for matrix in confusions]] * stages)
-    f1 = summary([[macro_f1(matrix) for matrix in confusions]] * stages)["final_average"]
-    answer_name = record.stream.classes[answer]
-    return {**scores, "macro_f1": f1, "trainable_parameters": 0.0, "stored_bytes": 0.0}, answer_name
+    scores: dict[str, float | None] = dict(summary([list(map(accuracy, confusions))] * stages))
+    for key, measure in (("macro_f1", macro_f1), ("balanced_accuracy", balanced_accuracy)):
+        scores[key] = summary([list(map(measure, confusions))] * stages)["final_average"]
+    rarest = rarest_class(tests[:stages])
+    if rarest is not None:
+        scores["rarest_recall"] = float(rarest == answer)
+    scores |= {"trainable_parameters": 0.0, "stored_bytes": 0.0}
+    return scores, record.stream.classes[answer]
