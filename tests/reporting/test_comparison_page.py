@@ -285,15 +285,16 @@ def test_a_problem_that_runs_share_is_told_once(pair: list[LoadedRun]) -> None:
 
 
 def test_a_page_has_intervals_of_one_kind(pair: list[LoadedRun]) -> None:
-    """Over images if there is one seed; over seeds if there are three."""
+    """Over images if there is one seed; over seeds, or both, if there are three."""
 
     def captions(runs: list[LoadedRun]) -> list[str]:
         return [block.caption for block in differences(runs) if isinstance(block, Table)]
 
     def kinds(runs: list[LoadedRun]) -> list[bool]:
         text = " ".join(captions(runs))
-        return ["Student" in text, "exact intervals" in text]
+        return [each in text for each in ("Student", "exact intervals", "bootstrap")]
 
-    assert kinds(pair) == [False, True]
+    assert kinds(pair) == [False, True, False]
     many = [changed(run, {"config.seed": seed}) for run in pair for seed in range(3)]
-    assert kinds(many) == [True, False]
+    assert kinds(many) == [False, False, True]
+    assert kinds([changed(run, {"answers": []}) for run in many]) == [True, False, False]

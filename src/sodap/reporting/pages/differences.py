@@ -62,10 +62,12 @@ def _by_image(
         for method in table.methods
         if method != reference
     ):
-        yield Paragraph(
-            "A report of the runs of one seed has intervals over test images.",
-            "note",
-        )
+        if not all(table.answers for table, _ in tables):
+            yield Paragraph(
+                "These intervals are over seeds. A report of the runs of one seed has intervals "
+                "over test images.",
+                "note",
+            )
         return
     references = {table.stream: reference for table, reference in tables}
     groups: dict[tuple[str, int], list[list[LoadedRun]]] = {}
