@@ -22,6 +22,7 @@ from sodap.evaluation import (
     DomainAnswers,
     bootstrap_difference,
     forgetting_by_chance,
+    mixtures,
     paired_difference,
     resampled,
     scores,
@@ -108,31 +109,54 @@ def test_noise_from_seeds_alone_gives_students_interval() -> None:
     assert (few.low, few.p, few.significant) == (None, None, False)
 
 
-@pytest.mark.parametrize("seed_noise", [0.0, 0.06])
-def test_equal_methods_differ_in_one_of_twenty_simulations(seed_noise: float) -> None:
+@pytest.mark.parametrize(("seed_noise", "folds"), [(0.0, 1), (0.06, 1), (0.1, 4)])
+def test_equal_methods_differ_in_one_of_twenty_simulations(seed_noise: float, folds: int) -> None:
     """Two methods of equal accuracy, on patients with one to three images, with three seeds."""
     rng, false = np.random.default_rng(0), 0
     trials = 300
     for _ in range(trials):
         units = np.repeat(np.arange(60), rng.integers(1, 4, 60))
-        runs = {}
+        fold_of = units % folds
+        runs: dict[tuple[int, int], Any] = {}
         for method in range(2):
             hard = rng.normal(size=60)[units]  # a patient is easy or hard for a method
             for seed in range(3):
-                level = 0.5 + seed_noise * rng.normal()
-                right = 0.7 * hard + 0.7 * rng.normal(size=len(units)) < 3 * (level - 0.5)
-                runs[method, seed] = [
-                    DomainAnswers(np.ones(len(units), np.int64), units, right[None].astype(int))
-                ]
+                level = (seed_noise * rng.normal(size=folds))[fold_of]  # each fold is a run
+                right = 0.7 * hard + 0.7 * rng.normal(size=len(units)) < 3 * level
+                answers = right[None].astype(int)
+                labels = np.ones(len(units), np.int64)
+                runs[method, seed] = [DomainAnswers(labels, units, answers, fold_of)]
         drawn = resampled(runs, 2, draws=300)
         both = [
             np.stack([drawn[method, seed]["average_accuracy"] for seed in range(3)])
             for method in range(2)
         ]
-        false += bootstrap_difference(both[0], both[1]).significant
+        one, other = (
+            mixtures([runs[method, seed] for seed in range(3)], 2)["average_accuracy"]
+            for method in range(2)
+        )
+        false += bootstrap_difference(both[0], both[1], mixed=one - other, folds=folds).significant
     interval = binomtest(false, trials).proportion_ci(0.999)
     assert interval.low <= 0.05, "too many differences are found"
     assert interval.high >= 0.02, "intervals are much too wide"
+
+
+def test_mixtures_take_each_fold_from_one_seed() -> None:
+    labels = np.ones(6, np.int64)
+    fold_of = np.array([0, 0, 0, 1, 1, 1])
+    runs = [
+        [DomainAnswers(labels, np.arange(6), np.array([right]), fold_of)]
+        for right in ([1, 1, 1, 0, 0, 1], [0, 0, 1, 1, 1, 0])
+    ]
+    found = mixtures(runs, 2)["average_accuracy"]
+    assert sorted(found * 6) == pytest.approx([2, 3, 4, 5])  # 1 + 1, 1 + 2, 3 + 1, 3 + 2
+
+
+def test_mixtures_of_a_single_fold_are_the_runs() -> None:
+    runs = [some_answers(seed) for seed in range(4)]
+    found = mixtures(runs, CLASSES)
+    for name, values in found.items():
+        assert values.tolist() == pytest.approx([scores(run, CLASSES)[name] for run in runs])
 
 
 def test_forgetting_by_chance_is_the_mean_over_all_orders() -> None:

@@ -5,7 +5,7 @@ finished stage, one column per domain (supplement C).
 """
 
 from sodap.evaluation.answers import DomainAnswers, rarest_class, scores
-from sodap.evaluation.bootstrap import bootstrap_difference, resampled
+from sodap.evaluation.bootstrap import bootstrap_difference, mixtures, resampled
 from sodap.evaluation.calibration import Reliability, reliability
 from sodap.evaluation.chance import forgetting_by_chance
 from sodap.evaluation.comparison import (
@@ -70,6 +70,7 @@ __all__ = [
     "mean_effects",
     "mean_over_seeds",
     "metric_intervals",
+    "mixtures",
     "paired_difference",
     "quadratic_kappa",
     "rarest_class",

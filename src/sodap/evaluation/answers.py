@@ -36,6 +36,8 @@ class DomainAnswers:
     """`[N]`; the same number in two domains is the same unit."""
     answers: Ints
     """`[T, N]`"""
+    folds: Ints | None = None
+    """The fold of each image `[N]`, tested by a run of its own; None for a single run."""
 
     @property
     def right(self) -> NDArray[np.bool_]:
@@ -68,12 +70,12 @@ def rarest_class(counts: Sequence[Sequence[int]]) -> int | None:
 class UnitSums:
     """Sums over the images of each unit of one run, from which scores of drawn units follow."""
 
-    def __init__(self, answers: Answers, classes: int) -> None:
+    def __init__(self, answers: Answers, classes: int, keys: Sequence[Ints] | None = None) -> None:
+        """`keys` `[N]` of each domain say what is summed, if not the images of a unit."""
         self.stages, self.classes = len(answers[0].answers), classes
         learned = answers[: self.stages]
-        units, places = np.unique(
-            np.concatenate([each.units for each in learned]), return_inverse=True
-        )
+        keys = [each.units for each in learned] if keys is None else keys[: self.stages]
+        units, places = np.unique(np.concatenate(keys), return_inverse=True)
         sizes = np.cumsum([len(each.labels) for each in learned])[:-1]
         places_of = np.split(places, sizes)
         T, D, C = self.stages, len(learned), classes
@@ -97,10 +99,13 @@ class UnitSums:
 
     def scores(self, weights: NDArray[np.float32]) -> dict[str, Floats]:
         """Scores `[B]` of B draws, in which units count `weights` `[B, U]` times."""
-        sums = (weights @ self.columns).astype(np.float64)
+        return self.scores_of((weights @ self.columns).astype(np.float64))
+
+    def scores_of(self, sums: Floats) -> dict[str, Floats]:
+        """Scores `[B]` of sums over images, `[B, K]`."""
         ends = np.cumsum([np.prod(shape) for shape in self.shapes])[:-1]
         right, labels, found, hits = (
-            part.reshape(len(weights), *shape)
+            part.reshape(len(sums), *shape)
             for part, shape in zip(np.split(sums, ends, axis=1), self.shapes, strict=True)
         )
         R = _ratio(right, labels.sum(2)[:, None, :])  # [B, T, D]

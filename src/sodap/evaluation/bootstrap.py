@@ -3,21 +3,23 @@
 Units (patients, lesions; single images where there are no groups) are drawn with replacement, the
 same ones for all methods, within the domains that they belong to. That varies the test images. The
 noise between seeds is added by Student's t: three seeds are too few to be drawn from, and with
-noise from seeds alone the interval is the one of `paired_difference`. Where a method answers an
-image differently with another seed, this is counted in both parts, so that intervals are rather too
-wide than too narrow.
+noise from seeds alone the interval is the one of `paired_difference`. With folds, the runs of one
+seed in different folds are independent, so that the noise is known better (`mixtures`). Where a
+method answers an image differently with another seed, this is counted in both parts, so that
+intervals are rather too wide than too narrow.
 """
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Iterator, Mapping
+from collections.abc import Hashable, Iterator, Mapping, Sequence
+from itertools import product
 from typing import TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
 
 from sodap.errors import SodapError
-from sodap.evaluation.answers import Answers, Floats, UnitSums
+from sodap.evaluation.answers import Answers, DomainAnswers, Floats, Ints, UnitSums
 from sodap.evaluation.comparison import MIN_SEEDS, PairedDifference
 from sodap.evaluation.proportions import LEVEL
 
@@ -26,6 +28,8 @@ DRAWS = 5000
 FEWEST_DRAWS = 1000
 DRAWN_UNITS = 20_000_000
 """With more units there are fewer draws, which then differ less."""
+MIXTURES = 1000
+"""Most mixtures of the runs of several seeds."""
 CHUNK = 4_000_000
 """Units drawn at a time."""
 
@@ -82,10 +86,40 @@ def _weights(strata: NDArray[np.int64], draws: int) -> Iterator[NDArray[np.float
         yield weights
 
 
+def mixtures(runs: Sequence[Answers], classes: int) -> dict[str, Floats]:
+    """Scores `[C]` of runs that are mixed of S runs with different seeds, fold by fold.
+
+    Each mixture takes every fold from one of the runs: all `S ** folds` of them, or if these are
+    too many `MIXTURES` random ones, the same for every method.
+    """
+    folds = [[_folds(domain) for domain in run] for run in runs]
+    sums = [UnitSums(run, classes, keys) for run, keys in zip(runs, folds, strict=True)]
+    columns = np.stack([each.columns for each in sums]).astype(np.float64)  # [S, F, K]
+    seeds, count, _ = columns.shape
+    if seeds**count <= MIXTURES:
+        chosen = np.array(list(product(range(seeds), repeat=count)))
+    else:
+        chosen = np.random.default_rng(2).integers(seeds, size=(MIXTURES, count))
+    return sums[0].scores_of(columns[chosen, np.arange(count)].sum(1))
+
+
+def _folds(domain: DomainAnswers) -> Ints:
+    return np.zeros(len(domain.labels), np.int64) if domain.folds is None else domain.folds
+
+
 def bootstrap_difference(
-    first: NDArray[np.float64], second: NDArray[np.float64], level: float = LEVEL
+    first: Floats,
+    second: Floats,
+    *,
+    mixed: Floats | None = None,
+    folds: int = 1,
+    level: float = LEVEL,
 ) -> PairedDifference:
     """`first` minus `second`, scores `[seeds, 1 + B]` of `resampled` for the same seeds.
+
+    With folds, `mixed` are the differences `[C]` of the `mixtures` of both methods, from which the
+    noise between seeds is known with as many degrees of freedom as there are folds times seeds but
+    one; else it is the noise of the observed differences.
 
     The draws are shifted so that their mean is the observed difference: a score with a maximum,
     such as AvgF, is higher in draws. With fewer than `MIN_SEEDS` seeds there is no interval.
@@ -99,8 +133,11 @@ def bootstrap_difference(
         return PairedDifference(seeds, mean, None, None, None)
     drawn = gaps[:, 1:].mean(0)
     drawn = drawn - drawn.mean() + mean
-    noise = np.random.default_rng(1).standard_t(seeds - 1, len(drawn))
-    drawn = drawn + noise * observed.std(ddof=1) / seeds**0.5
+    spread = observed.std(ddof=1)
+    if mixed is not None:  # each fold takes one of the seeds, as in a draw with replacement
+        spread = mixed.std() * (seeds / (seeds - 1)) ** 0.5
+    noise = np.random.default_rng(1).standard_t(folds * (seeds - 1), len(drawn))
+    drawn = drawn + noise * spread / seeds**0.5
     low, high = np.quantile(drawn, [(1 - level) / 2, (1 + level) / 2])
     tail = min(int((drawn <= 0).sum()), int((drawn >= 0).sum()))
     p = min(1.0, 2 * (1 + tail) / (1 + len(drawn)))

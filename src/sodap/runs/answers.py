@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import numpy as np
 from numpy.typing import NDArray
-from pydantic import BaseModel, ConfigDict
+from pydantic import BaseModel, ConfigDict, Field
 
 from sodap.evaluation import DomainAnswers
 
@@ -29,11 +30,15 @@ class StoredAnswers(BaseModel):
     """Numbers of groups; images of one group have the same. Empty: every image is by itself."""
     answers: list[str]
     """One text for each stage."""
+    folds: list[int] = Field([])
+    """Numbers of images of each fold, if several runs are pooled."""
 
     def decoded(self) -> DomainAnswers:
         labels = decode(self.labels)
         units = decode(self.units) if self.units else np.arange(len(labels))
-        return DomainAnswers(labels, units, np.stack([decode(each) for each in self.answers]))
+        answers = np.stack([decode(each) for each in self.answers])
+        folds = np.repeat(np.arange(len(self.folds)), self.folds) if self.folds else None
+        return DomainAnswers(labels, units, answers, folds)
 
 
 def decoded_run(stored: Sequence[StoredAnswers]) -> list[DomainAnswers]:
@@ -45,7 +50,7 @@ def decoded_run(stored: Sequence[StoredAnswers]) -> list[DomainAnswers]:
         if not each.units:  # no unit is in two domains
             count = len(domain.labels)
             units = np.arange(start, start + count)
-            domain = DomainAnswers(domain.labels, units, domain.answers)
+            domain = replace(domain, units=units)
             start += count
         found.append(domain)
     return found
@@ -112,4 +117,5 @@ def joined(parts: Sequence[StoredAnswers]) -> StoredAnswers:
         labels=join([part.labels for part in parts]),
         units=join([part.units for part in parts]) if grouped else "",
         answers=[join(stage) for stage in stages],
+        folds=[len(decode(part.labels)) for part in parts],
     )

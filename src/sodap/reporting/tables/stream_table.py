@@ -23,6 +23,7 @@ from sodap.evaluation import (
     holm,
     macro_f1,
     mean_over_seeds,
+    mixtures,
     paired_difference,
     rarest_class,
     resampled,
@@ -78,13 +79,29 @@ class StreamTable:
     @cached_property
     def drawn(self) -> Mapping[tuple[str, int], Mapping[str, NDArray[np.float64]]]:
         """Scores of drawn test images by method and seed (see `sodap.evaluation.bootstrap`)."""
-        domains = [domain for run in self.answers.values() for domain in run]
-        classes = 1 + max(int(max(d.labels.max(), d.answers.max())) for d in domains)
         found: dict[tuple[str, int], Mapping[str, NDArray[np.float64]]] = {}
         for seed in sorted({seed for _, seed in self.answers}):  # each may have its own splits
             runs = {key: run for key, run in self.answers.items() if key[1] == seed}
-            found |= resampled(runs, classes)
+            found |= resampled(runs, self.class_count)
         return found
+
+    @cached_property
+    def class_count(self) -> int:
+        """Number of classes that occur as label or answer."""
+        domains = [domain for run in self.answers.values() for domain in run]
+        return 1 + max(int(max(d.labels.max(), d.answers.max())) for d in domains)
+
+    def _mixed(self, row: str, seeds: tuple[int, ...]) -> Mapping[str, NDArray[np.float64]]:
+        """Scores of runs that are mixed of several seeds, fold by fold."""
+        if (row, seeds) not in self._mixtures:
+            runs = [self.answers[row, seed] for seed in seeds]
+            self._mixtures[row, seeds] = mixtures(runs, self.class_count)
+        return self._mixtures[row, seeds]
+
+    @cached_property
+    def _mixtures(self) -> dict[tuple[str, tuple[int, ...]], Mapping[str, NDArray[np.float64]]]:
+        """What `_mixed` has computed."""
+        return {}
 
     @property
     def intervals(self) -> str:
@@ -157,7 +174,12 @@ class StreamTable:
                 np.stack([self.drawn[row, seed][metric] for seed in seeds])
                 for row in (first, second)
             ]
-            return bootstrap_difference(drawn[0], drawn[1])
+            if self.folds is None:
+                return bootstrap_difference(drawn[0], drawn[1])
+            mixed = [self._mixed(row, tuple(seeds))[metric] for row in (first, second)]
+            return bootstrap_difference(
+                drawn[0], drawn[1], mixed=mixed[0] - mixed[1], folds=self.folds
+            )
         return paired_difference([one[seed] for seed in seeds], [other[seed] for seed in seeds])
 
     def differences(
