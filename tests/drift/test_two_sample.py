@@ -140,6 +140,19 @@ def test_unit_and_origin_do_not_matter(scale: float, move: float, seed: int) -> 
     assert found == pytest.approx(compare(old, new).p_value, rel=1e-4)
 
 
+def test_a_scale_stands_for_scaled_rows() -> None:
+    generator = torch.Generator().manual_seed(16)
+    old, new, scale = gaussian(40, generator), gaussian(20, generator), torch.arange(1.0, 13.0)
+    scaled = MomentReference(WIDTH, 16, scale=scale).update(scale * old)
+    merged = scaled.empty_copy().update(scale * old).merge(scaled)
+    plain = MomentReference(WIDTH, 16).update(old)
+    assert drift_test(scaled, scale * new) == pytest.approx(drift_test(plain, new))
+    assert int(merged.count) == 80
+    for bad in (scale[1:], 0 * scale, scale.log() / 0):
+        with pytest.raises(SodapError, match="scale"):
+            MomentReference(WIDTH, scale=bad)
+
+
 def test_images_of_one_patient_raise_false_alarms_unless_they_are_grouped() -> None:
     generator = torch.Generator().manual_seed(10)
     groups = torch.arange(30).repeat_interleave(4)

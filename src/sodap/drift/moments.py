@@ -28,12 +28,20 @@ class MomentReference(nn.Module):
     """
 
     frequencies: Tensor  # of bandwidth 1 [width, m / 2]
+    scale: Tensor  # what each number of a row is divided by [width]
     bandwidth: Tensor  # 0 before the first batch []
     count: Tensor  # rows, or groups if they are given []
     mean: Tensor  # [m]
     scatter: Tensor  # Σ (φ - mean)(φ - mean)ᵀ [m, m]
 
-    def __init__(self, width: int, features: int = 256, seed: int = 0) -> None:
+    def __init__(
+        self, width: int, features: int = 256, *, scale: Tensor | None = None, seed: int = 0
+    ) -> None:
+        """Make an empty reference; all numbers of a row are divided by `scale` `[width]`, if given.
+
+        The scale must not be computed from the rows of this reference: they would seem less spread
+        than new ones, and false alarms would be more frequent than stated.
+        """
         super().__init__()
         if width < 1 or features < 2 or features % 2:
             raise SodapError(
@@ -43,6 +51,10 @@ class MomentReference(nn.Module):
         generator = Randomness(seed).generator("random Fourier features")
         drawn = torch.randn(width, features // 2, generator=generator, dtype=torch.float64)
         self.register_buffer("frequencies", drawn)
+        self.register_buffer("scale", torch.ones(width, dtype=torch.float64))
+        if scale is not None:
+            self._check_scale(scale)
+            self.scale.copy_(scale)
         self.register_buffer("bandwidth", torch.zeros((), dtype=torch.float64))
         self.register_buffer("count", torch.zeros((), dtype=torch.int64))
         self.register_buffer("mean", torch.zeros(features, dtype=torch.float64))
@@ -71,10 +83,10 @@ class MomentReference(nn.Module):
     @torch.no_grad()
     def merge(self, other: MomentReference) -> Self:
         """Add the rows of another reference, which must have the same features and bandwidth."""
-        same = self.frequencies.shape == other.frequencies.shape and bool(
-            torch.equal(self.frequencies, other.frequencies) and self.bandwidth == other.bandwidth
-        )
-        if not same:
+        if not all(
+            torch.equal(getattr(self, name), getattr(other, name))
+            for name in ("frequencies", "scale", "bandwidth")
+        ):
             raise SodapError(
                 "these references have different features and cannot be merged; "
                 "make one from the other with `empty_copy` before it sees rows"
@@ -87,6 +99,7 @@ class MomentReference(nn.Module):
         width, half = self.frequencies.shape
         copy = MomentReference(width, 2 * half).to(self.mean.device)
         copy.frequencies.copy_(self.frequencies)
+        copy.scale.copy_(self.scale)
         copy.bandwidth.copy_(self.bandwidth)
         return copy
 
@@ -136,14 +149,22 @@ class MomentReference(nn.Module):
             self.count.fill_(total)
 
     def _checked(self, rows: Tensor, groups: Tensor | None) -> Tensor:
-        """Rows in double precision, one for each group if there are groups."""
+        """Scaled rows in double precision, one for each group if there are groups."""
         width = len(self.frequencies)
         if rows.ndim != 2 or rows.shape[1] != width or len(rows) == 0:
             raise SodapError(f"rows must have shape [n, {width}], n > 0, got {list(rows.shape)}")
         rows = rows.detach().to(self.mean)
         if not bool(rows.isfinite().all()):
             raise SodapError("rows contain numbers that are not finite; leave such images out")
+        rows = rows / self.scale
         return rows if groups is None else group_means(rows, groups)
+
+    def _check_scale(self, scale: Tensor) -> None:
+        if scale.shape != self.scale.shape or not bool(((scale > 0) & scale.isfinite()).all()):
+            raise SodapError(
+                f"scale needs {len(self.scale)} positive numbers, one for each number of a row; "
+                f"leave out numbers that never vary"
+            )
 
 
 def group_means(rows: Tensor, groups: Tensor) -> Tensor:
