@@ -152,6 +152,9 @@ def test_the_command_pools_folds(tmp_path: Path, capsys: pytest.CaptureFixture[s
     show_tables(Console(width=80), [tmp_path], "text", None, ())
     shown = capsys.readouterr()
     assert "3 folds" in shown.out
+    assert max(map(len, shown.out.splitlines())) <= 80
+    heads = next(line for line in shown.out.splitlines() if line.startswith("method"))
+    assert heads.split()[2:6] == ["AvgACC", "AvgF", "by", "chance"]
     assert "rarest" in shown.out
     assert "folds missing: l2p seed 2" in shown.err
     assert "differ in" not in shown.err

@@ -145,7 +145,7 @@ def _size(found: PairedDifference, sign: int) -> str:
     if found.low is None or found.high is None:
         return format_score(sign * found.mean)
     low, high = sorted([sign * found.low, sign * found.high])
-    return f"{format_score(sign * found.mean)} ({low:.3f} to {high:.3f})"
+    return f"{format_score(sign * found.mean)} ({format_score(low)} to {format_score(high)})"
 
 
 def _noise(table: StreamTable, found: PairedDifference) -> str:

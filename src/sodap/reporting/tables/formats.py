@@ -26,8 +26,8 @@ from sodap.reporting.tables.table import Cell, difference_cell
 MAX_CLASSES = 12
 """Most classes of a table of recalls."""
 RECALL_LEGEND = "Recall of each class after the last stage, over all domains. Bold: never found."
-MAIN_METRICS = ("average_accuracy", "average_forgetting", "final_average")
-"""Metrics of the first table on a narrow terminal."""
+MAIN_METRICS = ("average_accuracy", "average_forgetting", "forgetting_by_chance", "final_average")
+"""Metrics of the first table on a narrow terminal; three of them fit."""
 MOST_COLUMNS = 5
 """Most metrics of each further table."""
 
@@ -93,9 +93,10 @@ def as_text(
 
 def narrow(metrics: Sequence[Metric]) -> list[list[Metric]]:
     """The metrics of each table on a narrow terminal: the main ones, then the others."""
-    if len(metrics) <= len(MAIN_METRICS):
+    if len(metrics) <= 3:
         return [list(metrics)]
-    first = [metric for metric in metrics if metric.key in MAIN_METRICS] or list(metrics[:3])
+    main = [metric for metric in metrics if metric.key in MAIN_METRICS]
+    first = (main or list(metrics))[:3]
     rest = [metric for metric in metrics if metric not in first]
     return [first, *(rest[at : at + MOST_COLUMNS] for at in range(0, len(rest), MOST_COLUMNS))]
 
