@@ -4,9 +4,8 @@ All intervals over seeds are Student's, which are as wide for few seeds as they 
 scores are normally distributed. Resampling three seeds would give an interval from the lowest to
 the highest, which contains the true mean in 75 % of cases only.
 
-Only the seed varies here. A record holds confusion matrices, not the prediction for each image, so
-these intervals are about other seeds on the same test images. For other test images see
-`sodap.evaluation.intervals`.
+Only the seed varies here: these intervals are about other seeds on the same test images. For other
+test images see `sodap.evaluation.intervals`, for both `sodap.evaluation.bootstrap`.
 """
 
 from __future__ import annotations
