@@ -88,7 +88,8 @@ def test_a_hub_that_does_not_answer_is_asked_once(hub: Hub) -> None:
     with pytest.raises(SodapError, match="weights=FILE") as error:
         build_backbone("test_vit")
     assert f"{hub.url}/timm/test_vit.r160_in1k" in str(error.value)
-    assert hub.requests == [f"HEAD {FILE}"]
+    # The hub's library may ask for other things as well.
+    assert [request for request in hub.requests if FILE in request] == [f"HEAD {FILE}"]
 
 
 def test_nothing_is_downloaded_for_embedded_random_or_given_weights(hub: Hub) -> None:

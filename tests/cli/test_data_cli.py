@@ -72,6 +72,10 @@ def test_an_unreadable_file_exits_with_2(tmp_path: Path) -> None:
     assert "These images cannot be learned as they are: " in page
     assert not (tmp_path / "out" / "skipped.csv").exists()
 
+    (tmp_path / "own").mkdir()
+    (tmp_path / "own" / "skipped.csv").write_text("a list of the user's")
+    call("check", tmp_path / "mine", "--out", tmp_path / "own")
+    assert (tmp_path / "own" / "skipped.csv").read_text() == "a list of the user's"
     rest = call("check", tmp_path / "mine", "--out", tmp_path / "out", "--skip-unreadable")
     assert rest.exit_code == 0, rest.output
     assert "1 unreadable file left out" in rest.output

@@ -178,3 +178,46 @@ def test_nothing_to_extend(clinic: Path, tmp_path: Path) -> None:
     assert extend(config, folder) == record
     shutil.rmtree(clinic)
     assert new_domains(config, folder) == [], "a finished run needs no images"
+
+
+def test_a_missing_image_of_a_learned_domain_is_refused(clinic: Path, tmp_path: Path) -> None:
+    """Otherwise a column of R would mix two test sets."""
+    config, folder = config_of(clinic), tmp_path / "run"
+    before = run(config, folder)
+    add_domain(clinic, "03-van")
+    tested = next(r for r in read_splits(folder / "splits.csv") if r.split == "test")
+    (clinic / tested.path).unlink()
+    with pytest.raises(SodapError, match=tested.domain):
+        extend(config, folder)
+    assert read_record(folder / "record.json") == before
+
+
+def test_what_was_measured_on_fewer_domains_is_dropped(clinic: Path, tmp_path: Path) -> None:
+    config, folder = config_of(clinic), tmp_path / "run"
+    run(config, folder)
+    stale = [folder / "evidence" / name for name in ("composition.json", "probe-val.json")]
+    for path in stale:
+        path.write_text("{}")
+    add_domain(clinic, "03-van")
+    extend(config, folder)
+    assert not any(path.exists() for path in stale)
+
+
+def test_an_unreadable_file_of_a_new_domain_can_be_left_out(clinic: Path, tmp_path: Path) -> None:
+    folder = tmp_path / "run"
+    run(config_of(clinic), folder)
+    add_domain(clinic, "03-van")
+    (clinic / "03-van" / "cat" / "3.png").write_bytes(b"no image")
+    with pytest.raises(SodapError, match=r"3\.png"):
+        extend(config_of(clinic), folder)
+    record = extend(config_of(clinic, "ridge", "skip_unreadable=true"), folder)
+    assert learned_in_order(record)[-1] == "03-van"
+    assert any("unreadable" in note for note in record.stream.notes)
+
+
+def test_a_resumed_run_remembers_what_was_left_out(clinic: Path, tmp_path: Path) -> None:
+    (clinic / "01-zeiss" / "cat" / "3.png").write_bytes(b"no image")
+    config, folder = config_of(clinic, "ridge", "skip_unreadable=true"), tmp_path / "run"
+    with pytest.raises(KeyboardInterrupt):
+        run(config, folder, callback=Stopper(1))
+    assert any("unreadable" in note for note in run(config, folder, resume=True).stream.notes)

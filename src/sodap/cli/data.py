@@ -173,10 +173,12 @@ def check(
         [(d, c.total()) for (d, split), c in result.counts.items() if split == "test"]
     )
     result = replace(result, warnings=(*messages, *([tiny] if tiny else [])))
+    earlier = (out / "check.json").is_file() and not (out / "record.json").exists()
     write_bytes(out / "check.html", check_page(result).encode(errors="backslashreplace"))
     write_json(out / "check.json", result.to_json())
     write_splits(out / "splits.csv", plan.rows())
-    (out / SKIPPED).unlink(missing_ok=True)  # of an earlier check
+    if earlier:  # else the file is not a check's
+        (out / SKIPPED).unlink(missing_ok=True)
     if plan.skipped:
         write_skipped(out / SKIPPED, plan.skipped)
     show_result(result)

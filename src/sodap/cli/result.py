@@ -30,7 +30,8 @@ def _show_verdict(console: Console, record: RunRecord, verdict: Verdict) -> None
     about = "mean accuracy on the learned domains"
     if verdict.interval is not None:
         low, high = map(format_score, verdict.interval)
-        about += f"; 95 % interval over test images {low} to {high} (exact)"
+        kind = "exact" if len(record.stream.domains) == 1 else "combined from exact ones"
+        about += f"; 95 % interval over test images {low} to {high} ({kind})"
     table.add_row("final average", f"[bold]{format_score(verdict.final)}[/]", about)
     always = escape(f"always answering '{verdict.answer}'")
     table.add_row("constant answer", format_score(verdict.constant), always)

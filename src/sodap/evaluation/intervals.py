@@ -4,7 +4,8 @@ The metrics are weighted sums of R. The same images are tested after every stage
 is not a set of independent numbers. But an image contributes one score to a metric, the sum of its
 weighted outcomes, and the scores of different images are independent. The interval of a domain is
 the exact one for the mean of these scores, and the domains are combined
-(`sodap.evaluation.proportions`). In simulations the true value lies in at least 94 % of intervals.
+(`sodap.evaluation.proportions`). In simulations the true value lies in at least 94 % of intervals,
+with two domains of four images in 92.6 % at worst.
 
 The intervals are about other test images of the same domains, not about other seeds. They assume
 independent images; if a patient has several, the intervals are too narrow.

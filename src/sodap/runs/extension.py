@@ -16,8 +16,10 @@ from sodap.learning import load
 from sodap.runs.answers import encode
 from sodap.runs.callback import RunCallback
 from sodap.runs.checkpoint import Checkpoint, CheckpointInfo, Origin
+from sodap.runs.composition import FILE as COMPOSITION
 from sodap.runs.config import RunConfig
 from sodap.runs.evidence import pending_model, prediction_tensors
+from sodap.runs.probes import probe_files
 from sodap.runs.reading import read_log
 from sodap.runs.record import RunContext, RunRecord
 from sodap.runs.run_log import RunLog
@@ -48,6 +50,7 @@ def extend(
     stream = load_run_stream(config, folder, callback.images_decoded, with_new=True)
     new = stream.domains[len(record.stream.domains) :]
     if new and not stream.unseen:
+        _refuse_changed(folder, record, stream)
         with folder_lock(folder):
             _reopen(config, folder, record, stream, new)
         context = RunContext.model_validate(record.model_dump(include=set(RunContext.model_fields)))
@@ -61,6 +64,20 @@ def extend(
             context=context,
         )
     return record
+
+
+def _refuse_changed(folder: Path, record: RunRecord, stream: Stream) -> None:
+    """Raise an error if images of the domains that the run has learned are gone or changed sides.
+
+    Its results on these images would be compared with those on other ones.
+    """
+    now = {domain.name: domain for domain in stream_info(stream).domains}
+    for domain in record.stream.domains:
+        if now[domain.name].counts != domain.counts:
+            raise SodapError(
+                f"{domain.name} has other images than when the run in {folder} learned it; bring "
+                f"back the images that {SPLITS} lists, or begin a new run with another --out"
+            )
 
 
 def _reopen(
@@ -111,6 +128,8 @@ def _reopen(
         ),
     )
     writer.wait()
+    for stale in (folder / COMPOSITION, *probe_files(folder)):  # of the domains so far
+        stale.unlink(missing_ok=True)
     write_splits(folder / SPLITS, stream.rows)
     log.write("interrupted", f"not yet learned: {', '.join(domain.name for domain in new)}")
 

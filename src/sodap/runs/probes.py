@@ -121,8 +121,7 @@ def read_probes(folder: Path) -> ProbedRun | None:
 
     None for a run without either.
     """
-    for split in ("val", "test"):
-        path = _file(folder, split)
+    for path in probe_files(folder):
         if path.is_file():
             return checked(ProbedRun, read_json(path), path, "probe")
     return probes_while_learning(folder)
@@ -139,6 +138,11 @@ def probes_while_learning(folder: Path) -> ProbedRun | None:
         return None
     largest = max(domain.images for each in stages for domain in each.result.domains)
     return ProbedRun(split="val", images_per_domain=largest, stages=stages, seconds=0.0)
+
+
+def probe_files(folder: Path) -> list[Path]:
+    """Files that `probe_run` may have written, those of validation images first."""
+    return [_file(folder, split) for split in ("val", "test")]
 
 
 def _file(folder: Path, split: str) -> Path:

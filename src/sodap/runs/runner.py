@@ -95,6 +95,8 @@ def check_folder(config: RunConfig, folder: Path, *, resume: bool) -> RunRecord 
         raise SodapError(f"cannot write the run to {folder}: it is a file")
     if path.exists():
         before = checked(RunConfig, read_json(path), path, "configuration").model_dump(mode="json")
+        # Leaving out unreadable files changes nothing about the files that were read.
+        before["skip_unreadable"] = config.skip_unreadable
         changed = difference(before, config.described())
         if changed:
             raise SodapError(f"{folder} holds a run with another {changed}; choose another --out")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 from sodap.backbones import native_size
@@ -37,13 +38,16 @@ def load_run_stream(
     begun = None if folder is None else _begun(folder)
     if folder is not None and begun is not None:
         plan = _plan_begun(config, folder, begun, with_new=with_new)
-        return build_stream(
+        stream = build_stream(
             plan,
             size,
             on_progress,
             GreyRanges.from_json(begun.stream.ranges),
             skip_unreadable=config.skip_unreadable,
         )
+        # Files that were left out at the start are not in the saved splits: keep what was noted.
+        notes = dict.fromkeys((*begun.stream.notes, *stream.notes))
+        return replace(stream, notes=tuple(notes))
     saved = None if folder is None or not (folder / SPLITS).is_file() else folder / SPLITS
     return load_stream(
         config.stream,
