@@ -26,6 +26,14 @@ def test_autocast_follows_the_precision(precision: str) -> None:
     assert (square @ square).dtype == torch.float32
 
 
+def test_weights_that_a_stage_overwrites_are_used() -> None:
+    weight = torch.nn.Parameter(torch.ones(2, 2))
+    with Runtime("cpu", "bf16").stage_context(), torch.no_grad():
+        before = torch.ones(1, 2) @ weight
+        weight.mul_(2)
+        assert torch.equal(torch.ones(1, 2) @ weight, 2 * before)
+
+
 def test_tf32_is_for_bf16_on_a_gpu_and_for_gradients(stripes: Stream) -> None:
     trained, solved = (
         Learner(stripes.classes, method=name, device="cpu").method for name in ("sequential", "ncm")

@@ -299,3 +299,11 @@ def test_a_class_that_an_expert_never_saw_is_left_to_the_base(stream: Stream) ->
     with torch.no_grad():
         base = method._base(method.network.trunk(images))
     torch.testing.assert_close(found.probabilities[:, 2], base[:, 2], atol=1e-5, rtol=1e-3)
+
+
+def test_a_state_without_names_of_domains_predicts(stream: Stream) -> None:
+    learner, method = learner_of(stream)
+    learner.learn(stream.domains[0])
+    other, _ = learner_of(stream)
+    other.restore(method.state(), 1, 1)
+    assert other.predict(stream.domains[0].test.images[:2]).domains == ["domain 1"] * 2

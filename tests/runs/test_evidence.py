@@ -188,6 +188,9 @@ def test_why_a_run_cannot_be_composed(tmp_path: Path) -> None:
     run(load_config("ridge", ["device=cpu"]), tmp_path / "ridge", stream=stream)
     with pytest.raises(SodapError, match="ridge has no head"):
         compose(tmp_path / "ridge", stream)
+    run(load_config("sequential", ["method=layup", *QUICK]), tmp_path / "layup", stream=stream)
+    with pytest.raises(SodapError, match="does not answer with its head"):
+        compose(tmp_path / "layup", stream)
     config = load_config("sequential", [*QUICK, "keep_stages=false"])
     run(config, tmp_path / "bare", stream=stream)
     with pytest.raises(SodapError, match="stage 1 was not stored"):

@@ -14,7 +14,11 @@ from pathlib import Path
 import huggingface_hub as hub
 import timm
 from huggingface_hub import constants
-from huggingface_hub.errors import EntryNotFoundError, OfflineModeIsEnabled
+from huggingface_hub.errors import (
+    EntryNotFoundError,
+    LocalEntryNotFoundError,
+    OfflineModeIsEnabled,
+)
 
 from sodap.errors import SodapError
 from sodap.formats import format_bytes
@@ -54,9 +58,9 @@ def fetch_pretrained(
                 f"to {constants.HF_HUB_CACHE}, once"
             )
         return Path(hub.hf_hub_download(repository, FILE, revision=version))
-    except EntryNotFoundError:
-        return None
     except Exception as error:  # of the hub, of the network or of the file system
+        if isinstance(error, EntryNotFoundError) and not isinstance(error, LocalEntryNotFoundError):
+            return None
         raise SodapError(
             f"the weights of {name} cannot be downloaded from {_url(repository)} "
             f"({_reason(error)}); download {FILE} there on a machine with a network, and give the "

@@ -84,8 +84,14 @@ class Runtime:
 
     @contextmanager
     def stage_context(self) -> Iterator[None]:
-        """Context of `begin_stage` and `end_stage`: autocast, no compilation, no TF32."""
-        with self.autocast(), compiled_only_if(False):
+        """Context of `begin_stage` and `end_stage`: autocast, no compilation, no TF32.
+
+        Without autocast's cache, which would keep using weights that a method has overwritten.
+        """
+        autocast = torch.autocast(
+            self.device.type, torch.bfloat16, enabled=self.half, cache_enabled=False
+        )
+        with autocast, compiled_only_if(False):
             yield
 
     # ------------------------------------------------------------------ work on the device

@@ -233,7 +233,10 @@ class Learner:
         if not told:
             return Prediction(labels, probabilities, errors=given.errors)
         domains = given.aligned(torch.cat(told))
-        nearest = most_probable(domains, self.domains_learned)
+        names = self.domains_learned
+        if len(names) != domains.shape[-1]:  # restored without the names
+            names = tuple(f"domain {number + 1}" for number in range(domains.shape[-1]))
+        nearest = most_probable(domains, names)
         return Prediction(labels, probabilities, nearest, domains, given.errors)
 
     def stored(self) -> list[Asset]:

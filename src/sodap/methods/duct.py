@@ -16,6 +16,7 @@ import torch.nn.functional as F
 from pydantic import Field
 from torch import Tensor, nn
 
+from sodap.backbones.lora import full_precision
 from sodap.freezing import resize_on_load
 from sodap.methods.base import Asset, Batch, MethodConfig, Observations, StageInfo
 from sodap.methods.parts.head_fitting import BATCH, fit_head
@@ -150,6 +151,7 @@ class DUCT(TwoPhaseMethod):
         steps = self.config.head_epochs * -(-len(labels) // BATCH)
         fit_head([self.weight], self._cosine, draw, steps)
 
+    @full_precision
     def _merge_heads(self, new: ClassStatistics) -> None:
         """Move the heads of old domains towards the new one, and keep it beside them."""
         means, share = new.mean.to(self.means), self.config.head_merge

@@ -153,6 +153,10 @@ def _features(learner: Learner, split: Split) -> Tensor:
     """Input of the head `[N, D]` for the images of a split."""
     with _head_inputs(learner) as given:
         learner.evaluate(split)
+    if not given:
+        raise SodapError(
+            f"{learner.method_name} does not answer with its head, so heads cannot be exchanged"
+        )
     features = torch.cat(given)
     if len(features) != len(split):
         raise SodapError(

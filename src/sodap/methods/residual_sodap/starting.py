@@ -23,6 +23,7 @@ def start_from_images(method: ResidualSodap, train: Observations, *, new_prompts
     c, prompter = method.config, method.prompter
     device = method.head.weight.device
     generator = method.randomness.generator("start from images", method.stage, device=device)
+    full_precision = torch.autocast(device.type, enabled=False)  # as in every pass of the prompter
     if method.stage == 1 and prompter.standardiser is not None:
         queries, context, features = _observe(method, train)
         prompter.standardiser.fit(
@@ -30,10 +31,12 @@ def start_from_images(method: ResidualSodap, train: Observations, *, new_prompts
         )
     if method.stage == 1 and c.memory_assignment == "nearest":
         queries, _, features = _observe(method, train)
-        prompter.start_memory(queries, features, generator)
+        with full_precision:
+            prompter.start_memory(queries, features, generator)
     if new_prompts and c.key_start == "clusters":
         queries, context, _ = _observe(method, train)
-        prompter.start_keys(queries, context, generator)
+        with full_precision:
+            prompter.start_keys(queries, context, generator)
 
 
 def _observe(method: ResidualSodap, train: Observations) -> tuple[Tensor, Tensor, Tensor]:
