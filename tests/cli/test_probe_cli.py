@@ -52,6 +52,7 @@ def test_mistakes(folder: Path, tmp_path: Path) -> None:
         ([str(folder), "--stream", "digits-mini"], "--stream"),
         ([str(folder), "--split", "train"], "train"),
         ([str(tmp_path / "nothing")], "nothing"),
+        ([str(folder / "record.json"), "--stream", "digits-mini"], "is a file"),
     ):
         with pytest.raises(SodapError, match=named):
             probe(*arguments)

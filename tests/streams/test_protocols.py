@@ -189,7 +189,7 @@ def test_the_authors_lists_determine_the_splits(
         "a": "val",
         "c": "train",
     }
-    assert "aptos: 1 images of the authors' lists are not here" in made.differences
+    assert "aptos: 1 image of the authors' lists not found" in made.differences
     assert "aptos: 1 images of Normal, the paper has 1805" in made.differences
 
 

@@ -54,6 +54,8 @@ def run_probe(
     if split not in SPLITS:
         raise SodapError(f"--split takes {' or '.join(SPLITS)}, not '{split}'")
     name: SplitName = "val" if split == "val" else "test"
+    if place.is_file():
+        raise SodapError(f"{place} is a file; give the folder of a run or of a model")
     if (place / "config.json").is_file():
         if stream is not None:
             raise SodapError(f"{place} is a run, which names its stream itself; leave out --stream")

@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Literal
 
 from sodap.errors import SodapError
+from sodap.formats import plural
 from sodap.randomness import Randomness
 from sodap.storage import write_bytes
 from sodap.streams.folds import Fold, assign_folds
@@ -290,7 +291,7 @@ class MatchedItems:
         """One sentence for each kind of difference from the list; `by` names the list."""
         sentences = []
         if self.missing:
-            sentences.append(f"{domain}: {self.missing} images of the {by} are not here")
+            sentences.append(f"{domain}: {plural(self.missing, 'image')} of the {by} not found")
         if self.relabelled:
             sentences.append(f"{domain}: {self.relabelled} images have another class in the {by}")
         return sentences
